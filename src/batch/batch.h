@@ -1,0 +1,77 @@
+// Batch: the device's view of one step. Everything a kernel needs, and nothing that names a model.
+// Decode rows come first: row r < num_decode_rows has q_len 1 and its token at offset r. Extend rows follow.
+#pragma once
+
+#include <cstdint>
+
+#include "base/request.h"
+
+namespace tailrace {
+
+inline constexpr int kMaxKvGroups = 4;
+
+// One row of the step. Lengths in tokens.
+struct BatchRow {
+  int32_t slot;     // index into the row-state tables; stable while the sequence runs
+  int32_t q_start;  // offset of the row's first token in the step
+  int32_t q_len;    // >= 1
+  int32_t kv_len;   // keys visible to the row's last token: cached + computed + q_len
+  int32_t samples;  // 1: the row's last token is sampled from; 0: a middle chunk
+};
+
+// KV of one layer group. A slot (layer l, block b, token t) of head h holds head_dim contiguous bf16 values at
+//   pool + ((l * num_blocks + b) * 2 + (0 for K, 1 for V)) * kv_heads * block_size * head_dim
+//        + (h * block_size + t) * head_dim
+// i.e. [layer][block][K|V][kv_head][token][dim]. Block 0 is the dummy that padded rows may read.
+struct KvGroupView {
+  uint16_t* pool;               // bf16
+  int64_t num_blocks;
+  int32_t num_layers, kv_heads, head_dim, block_size;
+  int32_t window;               // 0: full
+  const int32_t* block_table;   // [max_rows][table_stride]: block of tokens [i * block_size, (i + 1) * block_size)
+  int64_t table_stride;         // entries a row; entries before the window are stale and must not be read
+};
+
+// Sampling state of a running row, written when the row starts and read by the sampler.
+struct RowSampling {
+  float temperature, top_p, min_p;
+  float repetition_penalty, presence_penalty, frequency_penalty;
+  int32_t top_k;
+  int32_t num_top_logprobs;  // -1: none
+  uint64_t seed;
+  uint32_t choice_index;
+  int32_t prompt_len;        // tokens of the log before this index are the prompt (penalties)
+  int32_t num_bias;
+  int32_t num_stop_ids;
+  int32_t min_len;           // no stop id may be sampled while the log is shorter (prompt_len + min_tokens)
+};
+
+// Tables indexed by slot, which live on the device and are advanced by each step.
+struct RowStateView {
+  TokenId* token_log;          // [max_rows][log_stride] ids of prompt and output; a decode row's input is
+                               // token_log[slot][kv_len - 1], which the sampler of an earlier step wrote
+  int64_t log_stride;
+  RowSampling* sampling;       // [max_rows]
+  TokenId* bias_ids;           // [max_rows][kMaxLogitBias]
+  float* bias_values;          // [max_rows][kMaxLogitBias]
+  TokenId* stop_ids;           // [max_rows][kMaxStopTokenIds]
+};
+
+// What the sampler writes for row i of the step that samples (other rows are left alone); pinned host memory.
+struct SampledRow {
+  TokenId id;
+  float logprob;
+  int32_t num_top;
+  TokenLogprob top[kMaxTopLogprobs];
+};
+
+struct Batch {
+  int32_t num_rows, num_decode_rows, num_tokens;
+  const BatchRow* rows;      // [num_rows]
+  KvGroupView groups[kMaxKvGroups];
+  int32_t num_groups;
+  RowStateView state;
+  SampledRow* sampled;       // [num_rows], this step's slot of the output ring
+};
+
+}  // namespace tailrace

@@ -1,0 +1,91 @@
+// The blocks of a layer: POD parameters (weights and constants, nothing of a step) that every backend understands.
+// A model's forward is a list of these, built once at boot. kernels/reference defines what each block computes, with
+// small readable ops; backends fuse them their own way.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "base/format.h"
+
+namespace tailrace {
+
+// y = W x + bias. Values are laid out by the backend that packed them (see Backend::pack).
+struct Weight {
+  Format format = Format::kF32;
+  int64_t rows = 0;              // outputs
+  int64_t cols = 0;              // inputs (K)
+  const void* data = nullptr;    // packed
+  const float* bias = nullptr;   // [rows] or null
+};
+
+// y = x * rsqrt(mean(x^2) + eps) * weight; a "+1" of the architecture is already in `weight`.
+struct Norm {
+  const float* weight = nullptr;  // [width] fp32, or null for no norm
+  float eps = 1e-5f;
+};
+
+// NeoX rotation of the first rotary_dim dims of a head, pairs (i, i + rotary_dim / 2).
+struct Rope {
+  const float* inv_freq = nullptr;  // [rotary_dim / 2]
+  int rotary_dim = 0;
+  float scale = 1.0f;               // multiplies cos and sin (YaRN's attention factor)
+  int id = 0;                       // blocks with equal ids share one table of cos and sin in a step
+};
+
+enum class Activation : uint8_t { kSilu, kGeluTanh };
+
+// x = scale * table[token]                                                    -> residual [tokens, hidden] fp32
+struct EmbedBlock {
+  Weight table;  // [vocab, hidden]
+  float scale = 1.0f;
+};
+
+// q, k, v = W norm(x); q, k = rope(headnorm(q), headnorm(k)); k, v written to the KV pool of `group` at `layer`
+struct AttnInBlock {
+  Norm norm;
+  Weight q, k, v;
+  Norm q_norm, k_norm;  // over head_dim, or null
+  Rope rope;
+  int q_heads = 0, kv_heads = 0, head_dim = 0;
+  int group = 0;        // KV layer group
+  int layer = 0;        // index of the layer within its group
+};
+
+// o = softmax(scale * q k^T + mask) v; key j is visible to query i iff 0 <= i - j (< window where window > 0)
+struct AttentionBlock {
+  int q_heads = 0, kv_heads = 0, head_dim = 0;
+  int group = 0, layer = 0;
+  int window = 0;                  // 0: full; counts the query itself
+  float scale = 1.0f;
+  float softcap = 0.0f;            // 0: none; else softcap * tanh(s / softcap)
+  const float* sinks = nullptr;    // [q_heads] or null: joins the softmax denominator only, unscaled
+};
+
+// x += post_norm(Wo o)
+struct AttnOutBlock {
+  Weight o;
+  Norm post_norm;  // null: none
+};
+
+// x += post_norm(Wd (act(Wg norm(x)) * Wu norm(x)))
+struct MlpBlock {
+  Norm norm;
+  Weight gate, up, down;
+  Activation activation = Activation::kSilu;
+  Norm post_norm;  // null: none
+};
+
+// logits[row] = softcap(W norm(x[last token of row])) for the rows that sample -> [rows, vocab] fp32
+struct HeadBlock {
+  Norm norm;
+  Weight head;  // [vocab, hidden]
+  float softcap = 0.0f;
+};
+
+using LayerBlock =
+    std::variant<EmbedBlock, AttnInBlock, AttentionBlock, AttnOutBlock, MlpBlock, HeadBlock>;
+using BlockList = std::vector<LayerBlock>;
+
+}  // namespace tailrace

@@ -1,0 +1,22 @@
+// A tensor of a checkpoint, as a view into mapped memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/format.h"
+
+namespace tailrace {
+
+struct TensorView {
+  std::string name;                 // canonical: Hugging Face's spelling, e.g. model.layers.0.self_attn.q_proj.weight
+  Format format = Format::kF32;
+  std::vector<int64_t> shape;       // outermost first; a matrix is [rows (outputs), cols (inputs)]
+  const std::byte* data = nullptr;  // row-major, stored form, unaligned in general
+  size_t bytes = 0;
+  bool rope_interleaved = false;    // q/k rows are ordered for pairwise RoPE (GGUF's llama): the packer permutes them
+};
+
+}  // namespace tailrace
