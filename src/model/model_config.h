@@ -1,0 +1,92 @@
+// The architecture document: every number that shapes a model, read from config.json or GGUF metadata and checked.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/blocks.h"
+#include "weights/checkpoint.h"
+
+namespace tailrace {
+
+enum class Architecture : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3 };
+const char* architecture_name(Architecture architecture);
+
+enum class RopeScaling : uint8_t {
+  kNone,
+  kLinear,    // all frequencies divided by factor
+  kLlama3,    // low frequencies divided by factor, high ones kept, a ramp between
+  kYarn,      // as above with a ramp over dimensions, and cos/sin scaled by attention_factor
+  kDivisors,  // each frequency divided by its own number (GGUF's rope_freqs.weight)
+};
+
+// One rotary embedding of the model (Gemma 3 has two).
+struct RopeConfig {
+  double theta = 10000.0;
+  int rotary_dim = 0;               // dims of a head that rotate, in NeoX pairs (i, i + rotary_dim / 2); even
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;              // linear, llama3, yarn; >= 1
+  double low_freq_factor = 1.0;     // llama3
+  double high_freq_factor = 4.0;    // llama3
+  double original_context = 0;      // llama3, yarn: the context the model was first trained on
+  double beta_fast = 32.0;          // yarn
+  double beta_slow = 1.0;           // yarn
+  bool truncate = true;             // yarn: round the ramp's bounds outwards to whole dims
+  double attention_factor = 1.0;    // yarn, resolved: multiplies cos and sin
+  std::vector<float> divisors;      // kDivisors: [rotary_dim / 2]
+};
+
+// inv_freq [rotary_dim / 2] of a rotary embedding, scaling applied (in double, rounded once).
+std::vector<float> rope_inv_freq(const RopeConfig& rope);
+
+struct ModelConfig {
+  Architecture architecture = Architecture::kLlama;
+
+  int64_t vocab = 0;         // rows of the embedding and of the head
+  int64_t hidden = 0;        // width of the residual stream
+  int32_t layers = 0;
+  int32_t q_heads = 0;       // a multiple of kv_heads
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;      // q_proj is [q_heads * head_dim, hidden], k and v [kv_heads * head_dim, hidden]
+  int64_t intermediate = 0;  // gate and up are [intermediate, hidden], down is [hidden, intermediate]
+  int32_t context = 0;       // tokens the model is made for: max_position_embeddings
+
+  // Attention
+  std::vector<int32_t> window;        // [layers]: 0 full, else the keys a query sees, itself included
+  std::vector<int32_t> rope_of_layer; // [layers]: index into ropes
+  std::vector<RopeConfig> ropes;      // 1 or 2
+  float attention_scale = 1.0f;       // multiplies q k^T
+  float attention_softcap = 0.0f;     // 0: none
+  bool qkv_bias = false;              // {q,k,v}_proj.bias exist
+  bool o_bias = false;                // o_proj.bias exists
+  bool qk_norm = false;               // {q,k}_norm.weight [head_dim] exist
+
+  // Norms
+  float norm_eps = 1e-5f;
+  bool norm_plus_one = false;         // the stored norm weights are w of (1 + w): add 1 when loading
+  bool post_norms = false;            // Gemma: attention and MLP outputs are normed before they join the residual
+
+  // MLP, embedding, head
+  Activation activation = Activation::kSilu;
+  bool mlp_bias = false;              // {gate,up,down}_proj.bias exist
+  bool tied_embeddings = false;       // the head is model.embed_tokens.weight
+  float embed_scale = 1.0f;           // multiplies embeddings; Gemma: sqrt(hidden) rounded to bfloat16
+  float final_softcap = 0.0f;         // 0: none
+
+  std::vector<int32_t> eos_ids;       // sorted, unique; may be empty
+  int32_t bos_id = -1;                // -1: none
+};
+
+// Reads the configuration of a checkpoint, whichever container it has. kUnsupported: an architecture, activation or rope
+// type that this build does not compute (the message lists those it does); kDataLoss: missing, out-of-range or
+// inconsistent values, by key.
+Expected<ModelConfig> load_model_config(const Checkpoint& checkpoint);
+
+// The two spellings, for tests and for callers without weights. `source` names the file in messages.
+Expected<ModelConfig> parse_hf_config(const nlohmann::json& config, const std::string& source);
+Expected<ModelConfig> parse_gguf_config(const GgufFile& gguf);
+
+}  // namespace tailrace

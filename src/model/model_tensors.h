@@ -1,0 +1,26 @@
+// Which tensors a model is made of, by canonical name and shape, and whether a checkpoint has exactly those.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/model_config.h"
+#include "weights/checkpoint.h"
+
+namespace tailrace {
+
+struct ModelTensor {
+  std::string name;            // canonical
+  std::vector<int64_t> shape;  // outermost first
+};
+
+// Every parameter of the model, embedding first, in the order the forward uses them.
+std::vector<ModelTensor> model_tensors(const ModelConfig& config);
+
+// Checks, before anything is allocated, that each parameter is there with its shape. Errors (kDataLoss) name the missing
+// or misshapen tensors. Returns the names of tensors that the model does not use, for one warning.
+Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
+
+}  // namespace tailrace

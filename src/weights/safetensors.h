@@ -1,0 +1,40 @@
+// One safetensors file: its tensors, with every offset, shape and size checked at open.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "weights/mapped_file.h"
+#include "weights/tensor.h"
+
+namespace tailrace {
+
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+class SafetensorsFile {
+ public:
+  // kDataLoss when the file is truncated, oversized or inconsistent, kUnsupported for a data type other than F32, F16
+  // and BF16; the message names the file, the tensor and the reason.
+  static Expected<std::shared_ptr<SafetensorsFile>> open(const std::string& path);
+  // `bytes` must outlive the object.
+  static Expected<std::shared_ptr<SafetensorsFile>> open_memory(std::span<const std::byte> bytes,
+                                                                const std::string& name);
+
+  const std::string& name() const { return file_->name(); }
+  const std::shared_ptr<MappedFile>& file() const { return file_; }
+  // In file order, with the file's names. Buffers that older exporters wrote (rotary_emb.inv_freq, position_ids, ...)
+  // are checked like the rest but not listed.
+  const std::vector<TensorView>& tensors() const { return tensors_; }
+
+ private:
+  SafetensorsFile() = default;
+  static Expected<std::shared_ptr<SafetensorsFile>> parse(std::shared_ptr<MappedFile> file);
+
+  std::shared_ptr<MappedFile> file_;
+  std::vector<TensorView> tensors_;
+};
+
+}  // namespace tailrace
