@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/limits.h"
 
 namespace tailrace {
 
@@ -51,8 +52,6 @@ class LabelledCounters {
   };
   std::array<Slot, kSlots> slots_;
 };
-
-inline constexpr int kMaxKvGroups = 4;
 
 // One KV layer group's pool, in blocks (kv_index.h: free + cached + owned = total).
 struct KvGroupStatus {

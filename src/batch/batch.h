@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
+#include "base/limits.h"
 #include "base/request.h"
 
 namespace tailrace {
 
-inline constexpr int kMaxKvGroups = 4;
 
 // One row of the step. Lengths in tokens.
 struct BatchRow {
