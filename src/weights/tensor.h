@@ -17,6 +17,7 @@ struct TensorView {
   const std::byte* data = nullptr;  // row-major, stored form, unaligned in general
   size_t bytes = 0;
   bool rope_interleaved = false;    // q/k rows are ordered for pairwise RoPE (GGUF's llama): the packer permutes them
+  int64_t head_dim = 0;             // rows per head; set with rope_interleaved
 };
 
 }  // namespace tailrace
