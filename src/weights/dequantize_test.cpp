@@ -1,0 +1,69 @@
+#include "weights/dequantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace tailrace {
+namespace {
+
+// Golden files hold `blocks` stored blocks, then their elements as fp32 (tools/make_quant_goldens.py).
+void expect_equals_golden(Format format) {
+  const FormatTraits traits = format_traits(format);
+  std::ifstream file(std::string(TAILRACE_SOURCE_DIR) + "/tests/goldens/quants/" + traits.name + ".bin",
+                     std::ios::binary);
+  ASSERT_TRUE(file) << traits.name;
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  const size_t per_block = static_cast<size_t>(traits.block_bytes) + traits.block_elems * sizeof(float);
+  const size_t blocks = bytes.size() / per_block;
+  ASSERT_GE(blocks, 8u);
+  ASSERT_EQ(blocks * per_block, bytes.size());
+
+  std::vector<float> expected(blocks * traits.block_elems), got(expected.size());
+  std::memcpy(expected.data(), bytes.data() + blocks * traits.block_bytes, expected.size() * sizeof(float));
+  ASSERT_TRUE(dequantize_row(format, reinterpret_cast<const std::byte*>(bytes.data()),
+                             static_cast<int64_t>(got.size()), got.data()).ok());
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(std::memcmp(&got[i], &expected[i], sizeof(float)), 0)
+        << traits.name << " element " << i << ": " << got[i] << " instead of " << expected[i];
+  }
+}
+
+TEST(Dequantize, equals_gguf_bit_for_bit) {
+  for (int f = 1; f < kNumFormats; ++f) expect_equals_golden(static_cast<Format>(f));
+}
+
+TEST(Dequantize, f32_is_a_copy) {
+  const float in[3] = {1.5f, -0.0f, 3e-41f};
+  float out[3];
+  ASSERT_TRUE(dequantize_row(Format::kF32, reinterpret_cast<const std::byte*>(in), 3, out).ok());
+  EXPECT_EQ(std::memcmp(in, out, sizeof in), 0);
+}
+
+TEST(Dequantize, rejects_part_of_a_block) {
+  std::byte row[18] = {};
+  float out[32];
+  const Status status = dequantize_row(Format::kQ4_0, row, 31, out);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("Q4_0"), std::string::npos);
+}
+
+TEST(Dequantize, half_has_all_classes) {
+  EXPECT_EQ(half_to_float(0x3c00), 1.0f);
+  EXPECT_EQ(half_to_float(0xc000), -2.0f);
+  EXPECT_EQ(half_to_float(0x0001), 0x1p-24f);
+  EXPECT_EQ(half_to_float(0x03ff), 1023 * 0x1p-24f);
+  EXPECT_EQ(half_to_float(0x7bff), 65504.0f);
+  EXPECT_TRUE(std::signbit(half_to_float(0x8000)));
+  EXPECT_TRUE(std::isinf(half_to_float(0x7c00)));
+  EXPECT_TRUE(std::isnan(half_to_float(0x7e01)));
+  EXPECT_EQ(bfloat16_to_float(0x4049), 3.140625f);
+}
+
+}  // namespace
+}  // namespace tailrace
