@@ -1,0 +1,45 @@
+# What `make check` adds to plain unit tests. The sanitizer and fuzzer trees (build-asan, build-tsan, build-fuzz) are
+# configured and built beside the main tree; the main tree registers their programs, so that one ctest run covers all.
+
+# Test programs that also run under ASan + UBSan and under TSan.
+set(TAILRACE_SANITIZED_TESTS base_test device_test kv_test scheduler_test batch_test engine_test server_test)
+
+get_property(programs GLOBAL PROPERTY TAILRACE_TEST_PROGRAMS)
+set(sanitized ${programs})
+string(REPLACE ";" "|" names "${TAILRACE_SANITIZED_TESTS}")
+list(FILTER sanitized INCLUDE REGEX "/(${names})$")
+
+if(TAILRACE_SANITIZE STREQUAL "fuzzer")
+  add_subdirectory(${CMAKE_SOURCE_DIR}/tests/fuzz ${CMAKE_BINARY_DIR}/tests/fuzz)
+elseif(TAILRACE_SANITIZE)
+  add_custom_target(sanitized_tests)
+  foreach(program IN LISTS sanitized)
+    get_filename_component(name ${program} NAME)
+    add_dependencies(sanitized_tests ${name})
+  endforeach()
+elseif(TAILRACE_CHECK)
+  foreach(program IN LISTS sanitized)
+    get_filename_component(name ${program} NAME)
+    foreach(tree IN ITEMS asan tsan)
+      add_test(NAME ${tree}/${name} COMMAND ${CMAKE_SOURCE_DIR}/build-${tree}/${program})
+      set_tests_properties(${tree}/${name} PROPERTIES TIMEOUT 900)
+    endforeach()
+  endforeach()
+
+  file(GLOB fuzzers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_*.cpp)
+  foreach(source IN LISTS fuzzers)
+    get_filename_component(name ${source} NAME_WE)
+    add_test(NAME fuzz/${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/fuzz/run_fuzzer.sh
+             ${CMAKE_SOURCE_DIR}/build-fuzz ${name} ${TAILRACE_FUZZ_SECONDS})
+    math(EXPR limit "${TAILRACE_FUZZ_SECONDS} + 120")
+    set_tests_properties(fuzz/${name} PROPERTIES TIMEOUT ${limit})
+  endforeach()
+
+  # The client tests start the real binary on the demo model and time nothing, yet want the machine's cores.
+  if(TARGET tailrace)
+    add_test(NAME e2e COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -x -p no:cacheprovider
+             ${CMAKE_SOURCE_DIR}/tests/e2e)
+    set_tests_properties(e2e PROPERTIES TIMEOUT 900 RUN_SERIAL ON
+                         ENVIRONMENT "TAILRACE_TEST_BINARY=$<TARGET_FILE:tailrace>")
+  endif()
+endif()
