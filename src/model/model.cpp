@@ -1,0 +1,42 @@
+#include "model/model.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+
+namespace tailrace {
+namespace {
+
+// Groups by window, the full group first so that group 0 is the one that prefix matches are counted in.
+Status assign_kv_groups(Model* model) {
+  const ModelConfig& c = model->config;
+  std::vector<int32_t> windows;
+  for (int32_t w : c.window) {
+    if (std::find(windows.begin(), windows.end(), w) == windows.end()) windows.push_back(w);
+  }
+  std::stable_partition(windows.begin(), windows.end(), [](int32_t w) { return w == 0; });
+  if (windows.size() > kMaxKvGroups) {
+    return Status(StatusCode::kUnsupported, "the model has " + std::to_string(windows.size()) +
+                                                " distinct attention windows; at most " +
+                                                std::to_string(kMaxKvGroups) + " are supported");
+  }
+  for (int32_t w : windows) model->groups.push_back({.window = w, .kv_heads = c.kv_heads, .head_dim = c.head_dim});
+  for (int32_t w : c.window) {
+    const auto group = static_cast<int>(std::find(windows.begin(), windows.end(), w) - windows.begin());
+    model->kv_of_layer.push_back({group, model->groups[group].num_layers++});
+  }
+  return Status();
+}
+
+}  // namespace
+
+Expected<Model> build_model(const ModelConfig& config, WeightLoader& loader) {
+  Model model{.config = config};
+  if (Status status = assign_kv_groups(&model); !status.ok()) return fail(status);
+  model.blocks = config.architecture == Architecture::kGemma3 ? gemma3_forward(model, loader)
+                                                              : llama_forward(model, loader);
+  if (!loader.status().ok()) return fail(loader.status());
+  return model;
+}
+
+}  // namespace tailrace

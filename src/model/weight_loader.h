@@ -1,0 +1,69 @@
+// WeightLoader: hands an architecture its weights, packed by the backend into device memory.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/backend.h"
+#include "model/model_config.h"
+#include "weights/checkpoint.h"
+
+namespace tailrace {
+
+// Two phases, so that one description serves `inspect` and loading: an architecture asks for tensors by name and gets
+// blocks whose memory is claimed but empty (or not even claimed when there is no device); load() then fills it.
+class WeightLoader {
+ public:
+  // device null: plan only, every data pointer stays null and bytes() tells what would be claimed.
+  // dummy: shapes from `config`, seeded random BF16 values instead of the checkpoint's tensors.
+  WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend, Device* device,
+               bool dummy);
+
+  // The matrix `name` [rows, cols], with `bias_name` [rows] unless empty. Asked twice, it is packed once.
+  Weight matrix(const std::string& name, const std::string& bias_name = "");
+  // The vector `name` in fp32, `add` added to each value.
+  const float* vector(const std::string& name, float add = 0.0f);
+  // A constant of the architecture, not of the checkpoint.
+  const float* constant(const std::vector<float>& values);
+
+  // The first error of any call above.
+  const Status& status() const { return status_; }
+  size_t bytes() const { return bytes_; }
+  // Bytes by stored format, for the start-up report: {"Q4_1", 66 MB}, ...
+  const std::map<std::string, size_t>& bytes_by_format() const { return bytes_by_format_; }
+
+  // Packs everything on `threads` threads. progress(done, total) in bytes, from one thread.
+  Status load(int threads, const std::function<void(size_t, size_t)>& progress);
+
+ private:
+  struct Job {
+    TensorView tensor;           // stored form; data null for a dummy
+    void* packed = nullptr;      // a matrix's destination, or
+    float* values = nullptr;     // a vector's
+    float add = 0.0f;
+    size_t bytes = 0;
+  };
+
+  const TensorView* find(const std::string& name);
+  void* claim(size_t bytes);
+  Status run(const Job& job) const;
+  void fail_once(Status status);
+
+  const Checkpoint& checkpoint_;
+  const Backend& backend_;
+  Device* device_;
+  bool dummy_;
+  std::map<std::string, TensorView> dummies_;
+  std::map<std::string, Weight> matrices_;
+  std::map<std::string, size_t> bytes_by_format_;
+  std::vector<Job> jobs_;
+  std::vector<std::pair<float*, std::vector<float>>> constants_;
+  size_t bytes_ = 0;
+  Status status_;
+};
+
+}  // namespace tailrace
