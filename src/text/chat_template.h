@@ -1,0 +1,74 @@
+// A model's own chat template: messages in, prompt text or prompt ids out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/request.h"
+#include "base/status.h"
+#include "text/tokenizer.h"
+
+struct tk_template;  // textkit.h
+
+namespace tailrace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Variables that Hugging Face passes to every template, and bounds on what one render may cost.
+struct ChatTemplateOptions {
+  std::string bos_token, eos_token;          // as text; empty: the variable is undefined
+  OrderedJson extra = OrderedJson::object(); // further special tokens by name: unk_token, pad_token ...
+  uint64_t max_steps = 5'000'000;            // template instructions
+  uint64_t max_output_bytes = 64u << 20;
+};
+
+struct ChatInput {
+  OrderedJson messages = OrderedJson::array();   // as on the wire; key order survives to the prompt
+  OrderedJson tools;                             // array, or null: the variable is none
+  OrderedJson kwargs = OrderedJson::object();    // chat_template_kwargs: further variables (may not replace the above)
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;           // with add_generation_prompt false: leave the last turn open
+  std::optional<int64_t> now_s;                  // strftime_now's clock, Unix seconds; the present when absent
+};
+
+struct RenderedPrompt {
+  std::string text;
+  std::vector<TokenId> ids;
+};
+
+// Thread-safe and immutable.
+class ChatTemplate {
+ public:
+  // kUnsupported, naming line and construct, when the source is not a template that this build can run.
+  static Expected<std::shared_ptr<const ChatTemplate>> compile(std::string_view source,
+                                                               const ChatTemplateOptions& options);
+  ~ChatTemplate();
+  ChatTemplate(const ChatTemplate&) = delete;
+  ChatTemplate& operator=(const ChatTemplate&) = delete;
+
+  // kInvalidArgument with the template's words when it calls raise_exception or fails on these messages; kTooLarge when
+  // a bound is exceeded. Never another template.
+  Expected<std::string> render(const ChatInput& input) const;
+
+  // Renders and tokenizes, without the post-processor's BOS/EOS: the template writes its own. A control token counts
+  // only where the template wrote it: its text inside messages, tools or kwargs stays text. A control token is one that
+  // the tokenizer marks special, or one of `control_ids` (the end-of-sequence ids). Added tokens that are neither
+  // ("<think>") are ordinary vocabulary and become their ids wherever they stand, as in the reference.
+  Expected<RenderedPrompt> render_ids(const ChatInput& input, const Tokenizer& tokenizer,
+                                      const std::vector<TokenId>& control_ids) const;
+
+  const std::string& source() const { return source_; }
+
+ private:
+  ChatTemplate(tk_template* handle, std::string source) : handle_(handle), source_(std::move(source)) {}
+
+  tk_template* handle_;
+  std::string source_;
+};
+
+}  // namespace tailrace
