@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "weights/gguf_types.h"
 #include "weights/mapped_file.h"
 #include "weights/tensor.h"
 
@@ -54,14 +55,14 @@ class GgufFile {
 
   // Where a value lies in the file; it was bounds checked at open.
   struct Value {
-    uint32_t type = 0;             // of the value, or of the elements of an array
+    GgufType type = GgufType::kUint8;  // of the value, or of the elements of an array; never kArray
     bool is_array = false;
-    uint64_t count = 1;            // elements
-    const std::byte* data = nullptr;
+    uint64_t count = 1;                // elements
+    const std::byte* data = nullptr;   // strings: a uint64 length, then the bytes
   };
 
   GgufFile() = default;
-  const Value* find(std::string_view key) const;
+  Expected<const Value*> find(std::string_view key) const;
   Status wrong_type(std::string_view key, const char* wanted) const;
 
   std::shared_ptr<MappedFile> file_;

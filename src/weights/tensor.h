@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/format.h"
@@ -19,5 +20,21 @@ struct TensorView {
   bool rope_interleaved = false;    // q/k rows are ordered for pairwise RoPE (GGUF's llama): the packer permutes them
   int64_t head_dim = 0;             // rows per head; set with rope_interleaved
 };
+
+// A name from a file, fit for a one-line message: control characters replaced, cut at 200 bytes.
+inline std::string printable(std::string_view name) {
+  std::string out(name.substr(0, 200));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
+// "[2, 3]" for messages.
+inline std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
 
 }  // namespace tailrace
