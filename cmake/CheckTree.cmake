@@ -40,6 +40,6 @@ elseif(TAILRACE_CHECK)
     add_test(NAME e2e COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -x -p no:cacheprovider
              ${CMAKE_SOURCE_DIR}/tests/e2e)
     set_tests_properties(e2e PROPERTIES TIMEOUT 900 RUN_SERIAL ON
-                         ENVIRONMENT "TAILRACE_TEST_BINARY=$<TARGET_FILE:tailrace>")
+                         ENVIRONMENT "E2E_BINARY=$<TARGET_FILE:tailrace>")
   endif()
 endif()

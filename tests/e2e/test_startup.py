@@ -1,0 +1,113 @@
+"""Start-up errors: exit code 2 and one line that names the fault, whatever the flags or the files hold."""
+import json
+import pathlib
+import struct
+import subprocess
+
+import pytest
+from conftest import BINARY, DEMO_MODEL
+
+DEMO_FILE = next(DEMO_MODEL.glob("*.gguf"), pathlib.Path("missing"))
+
+
+def run(*arguments, env=None):
+    return subprocess.run([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60, env=env)
+
+
+def assert_fails_with_one_line(result, *words):
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    assert result.returncode == 2, (result.returncode, result.stderr)
+    assert len(lines) == 1, result.stderr
+    for word in words:
+        assert word in lines[0], f"'{word}' is not in: {lines[0]}"
+
+
+@pytest.mark.parametrize("flags, word", [
+    (["--no-such-flag"], "no-such-flag"),
+    (["--port", "99999"], "port"),
+    (["--port", "many"], "port"),
+    (["--mem-fraction-static", "1.5"], "mem-fraction-static"),
+    (["--mem-fraction-static", "nan"], "mem-fraction-static"),
+    (["--max-running-requests", "0"], "max-running-requests"),
+    (["--max-running-requests", "-3"], "max-running-requests"),
+    (["--chunked-prefill-size", "0"], "chunked-prefill-size"),
+    (["--context-length", "0"], "context-length"),
+    (["--cache-type", "lru"], "cache-type"),
+    (["--mixed", "yes"], "mixed"),
+    (["--overlap", "perhaps"], "overlap"),
+    (["--kv-splits", "0"], "kv-splits"),
+    (["--threads", "0"], "threads"),
+    (["--log-level", "loud"], "log-level"),
+    (["--load-format", "pickle"], "load-format"),
+    (["--attention-backend", "cuda"], "cuda"),
+    (["--config", "/no/such/file"], "/no/such/file"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
+def test_bad_flags(flags, word):
+    assert_fails_with_one_line(run("serve", "--model", DEMO_MODEL, *flags), word)
+
+
+def test_no_model():
+    assert_fails_with_one_line(run("serve"), "--model")
+
+
+def test_a_hub_id_gets_the_command_that_downloads_it():
+    assert_fails_with_one_line(run("serve", "--model", "nobody/some-model"), "nobody/some-model", "download")
+
+
+def test_unknown_environment_variable():
+    assert_fails_with_one_line(
+        run("serve", "--model", DEMO_MODEL, env={"PATH": "/usr/bin:/bin", "TAILRACE_SPEED": "11"}), "TAILRACE_SPEED")
+
+
+def test_version():
+    result = run("--version")
+    assert result.returncode == 0
+    assert result.stdout.strip()
+
+
+def demo_head(size):
+    with open(DEMO_FILE, "rb") as file:
+        return file.read(size)
+
+
+def gguf(version=3, num_tensors=0, num_pairs=0, rest=b""):
+    return b"GGUF" + struct.pack("<IQQ", version, num_tensors, num_pairs) + rest
+
+
+BAD_FILES = {
+    "empty.gguf": lambda: b"",
+    "text.gguf": lambda: b"<!DOCTYPE html><html>not found</html>",
+    "magic-only.gguf": lambda: b"GGUF",
+    "version-9.gguf": lambda: gguf(version=9),
+    "huge-counts.gguf": lambda: gguf(num_tensors=2**60, num_pairs=2**60),
+    "huge-string.gguf": lambda: gguf(num_pairs=1, rest=struct.pack("<Q", 2**63)),
+    "no-metadata.gguf": lambda: gguf(),
+    "cut-in-metadata.gguf": lambda: demo_head(100_000),
+    "cut-in-tensors.gguf": lambda: demo_head(20_000_000),
+    "empty.safetensors": lambda: b"",
+    "huge-header.safetensors": lambda: struct.pack("<Q", 2**62) + b"{}",
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(BAD_FILES[name]())
+    assert_fails_with_one_line(run("serve", "--model", path), name)
+
+
+@pytest.mark.parametrize("name", ["cut-in-metadata.gguf", "text.gguf"])
+def test_inspect_reports_bad_files_alike(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(BAD_FILES[name]())
+    assert_fails_with_one_line(run("inspect", "--model", path), name)
+
+
+def test_bad_folders(tmp_path):
+    assert_fails_with_one_line(run("serve", "--model", tmp_path / "absent"), "absent")
+    assert_fails_with_one_line(run("serve", "--model", tmp_path), str(tmp_path))
+    (tmp_path / "config.json").write_text("{ not json")
+    assert_fails_with_one_line(run("serve", "--model", tmp_path), "config.json")
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NoSuchForCausalLM"], "model_type": "no_such"}))
+    assert_fails_with_one_line(run("serve", "--model", tmp_path), "NoSuchForCausalLM")
