@@ -40,14 +40,6 @@ const StoredType* find_type(const std::string& name) {
   return nullptr;
 }
 
-// Buffers that older exporters saved though every loader computes them.
-bool is_known_buffer(std::string_view name) {
-  constexpr std::string_view kSuffixes[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
-                                            "self_attn.masked_bias", "position_ids"};
-  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes),
-                     [&](std::string_view suffix) { return name.ends_with(suffix); });
-}
-
 // Builds the header's JSON while rejecting duplicate keys and deep nesting, which nlohmann's parser lets pass.
 Expected<nlohmann::json> parse_header(std::string_view text) {
   std::vector<std::set<std::string>> keys;
@@ -174,6 +166,13 @@ Expected<std::vector<Entry>> read_entries(const nlohmann::json& header, uint64_t
 }
 
 }  // namespace
+
+bool is_known_buffer(std::string_view name) {
+  constexpr std::string_view kSuffixes[] = {"rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
+                                            "self_attn.masked_bias", "position_ids"};
+  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
 
 Expected<std::shared_ptr<SafetensorsFile>> SafetensorsFile::open(const std::string& path) {
   Expected<std::shared_ptr<MappedFile>> file = MappedFile::open(path);

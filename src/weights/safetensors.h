@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -13,6 +14,9 @@
 namespace tailrace {
 
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+// Buffers that older exporters saved though every loader computes them: rotary_emb.inv_freq, position_ids, ...
+bool is_known_buffer(std::string_view name);
 
 class SafetensorsFile {
  public:
@@ -25,8 +29,7 @@ class SafetensorsFile {
 
   const std::string& name() const { return file_->name(); }
   const std::shared_ptr<MappedFile>& file() const { return file_; }
-  // In file order, with the file's names. Buffers that older exporters wrote (rotary_emb.inv_freq, position_ids, ...)
-  // are checked like the rest but not listed.
+  // In file order, with the file's names. Known buffers are checked like the rest but not listed.
   const std::vector<TensorView>& tensors() const { return tensors_; }
 
  private:
