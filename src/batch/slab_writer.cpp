@@ -96,6 +96,8 @@ size_t slab_capacity(const SlabLimits& limits) {
   return bytes + 16 * kAlign;
 }
 
+size_t slab_rows_offset() { return aligned(sizeof(SlabHeader)); }
+
 size_t write_slab(const StepPlan& plan, std::byte* slab, size_t capacity) {
   Cursor cursor(slab, capacity);
   auto* header = cursor.at<SlabHeader>(cursor.reserve<SlabHeader>(1));
@@ -105,6 +107,7 @@ size_t write_slab(const StepPlan& plan, std::byte* slab, size_t capacity) {
   header->num_tokens = plan.num_tokens;
 
   header->rows_at = cursor.reserve<BatchRow>(plan.rows.size());
+  CHECK(header->rows_at == static_cast<int64_t>(slab_rows_offset()));
   auto* rows = cursor.at<BatchRow>(header->rows_at);
   int32_t q_start = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {

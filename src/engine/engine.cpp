@@ -1,0 +1,196 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace tailrace {
+namespace {
+
+constexpr std::chrono::milliseconds kIdleTurn(100);  // an idle engine looks up this often: stop, cancelled requests
+
+}  // namespace
+
+Engine::Engine(EngineLoopOptions options, ModelRunner& runner, Scheduler& scheduler, RequestQueue& queue,
+               EngineStatus& status)
+    : options_(options), runner_(runner), scheduler_(scheduler), queue_(queue), status_(status) {
+  const MemoryPlan& plan = runner_.plan();
+  ids_.resize(plan.step.max_rows);
+  status_.num_kv_groups = static_cast<int32_t>(plan.kv.groups.size());
+  for (size_t g = 0; g < plan.kv.groups.size(); ++g) {
+    status_.kv[g].window = plan.kv.groups[g].window;
+    status_.kv[g].total = plan.kv.groups[g].num_blocks - 1;
+  }
+}
+
+void Engine::run() {
+  runner_.device().set_ready();
+  status_.state = EngineState::kReady;
+  std::optional<Inflight> previous;
+  while (!stop_ || !scheduler_.idle() || previous) {
+    if (abort_.exchange(false)) {
+      scheduler_.fail_all(Status(StatusCode::kUnavailable, "the server is shutting down"));
+    }
+    receive();
+    std::optional<Inflight> launched = launch_next();
+    deliver(nullptr);  // cancellations, and sequences that could not grow
+    if (previous) process(*previous);
+    if (launched && !options_.overlap) {
+      process(*launched);
+      launched.reset();
+    }
+    previous = std::move(launched);
+    inflight_ = previous.has_value();
+    publish();
+  }
+  queue_.close();
+  receive();  // what slipped in before the close is refused, not lost
+  status_.state = EngineState::kDead;
+}
+
+void Engine::stop(bool abort) {
+  if (abort) abort_ = true;
+  stop_ = true;
+  queue_.wake();
+}
+
+void Engine::flush_cache() {
+  flush_ = true;
+  queue_.wake();
+}
+
+void Engine::receive() {
+  const bool idle = scheduler_.idle() && !inflight_ && !stop_;
+  status_.idle = idle;
+  if (idle) was_idle_ = true;
+  auto requests = queue_.take(idle ? kIdleTurn : std::chrono::milliseconds(0));
+  status_.idle = false;
+  status_.beat();
+  if (flush_.exchange(false)) scheduler_.flush_cache();
+  for (auto& request : requests) {
+    Status status = stop_ ? Status(StatusCode::kUnavailable, "the server is shutting down")
+                          : scheduler_.admit(request);
+    if (status.ok()) {
+      open_.emplace(request->id, request);
+    } else {
+      reject(*request, status);
+    }
+  }
+}
+
+void Engine::reject(const Request& request, const Status& status) {
+  request.stream->times.finished_ns = now_ns();
+  request.stream->push({.kind = TokenEvent::Kind::kFinish, .finish = FinishReason::kError, .error = status});
+}
+
+std::optional<Engine::Inflight> Engine::launch_next() {
+  const StepPlan plan = scheduler_.plan_step();
+  if (plan.empty()) {
+    plan_waited_ |= inflight_;
+    return std::nullopt;
+  }
+  Inflight inflight{.step = runner_.launch(plan),
+                    .decode_only_us = plan.decode_only_us,
+                    .had_work = !std::exchange(was_idle_, false),
+                    .waited_for_result = std::exchange(plan_waited_, false)};
+  for (const PlanRow& row : plan.rows) {
+    inflight.request_ids.push_back(row.request_id);
+    if (&row - plan.rows.data() < plan.num_decode_rows) {
+      inflight.shape.decode_rows++;
+      inflight.shape.decode_kv_tokens += row.kv_len();
+    } else {
+      inflight.shape.extend_tokens += row.q_len;
+      inflight.shape.extend_kv_pairs += int64_t{row.q_len} * (row.computed_len + row.q_len / 2);
+    }
+  }
+  status_.computed_tokens += plan.num_tokens;
+  scheduler_.on_launched(plan);
+  return inflight;
+}
+
+void Engine::process(Inflight& inflight) {
+  inflight.step.done->wait("step_result");
+  for (int i = 0; i < inflight.step.num_rows; ++i) ids_[i] = inflight.step.sampled[i].id;
+  scheduler_.on_result({.step = inflight.step.step, .ids = std::span(ids_).first(inflight.step.num_rows)});
+  measure(inflight);
+  deliver(inflight.step.sampled);
+}
+
+void Engine::deliver(const SampledRow* sampled) {
+  for (SequenceUpdate& update : scheduler_.take_updates()) {
+    TokenStream& stream = *update.request->stream;
+    const int64_t now = now_ns();
+    if (update.row >= 0) {
+      CHECK(sampled != nullptr);
+      const SampledRow& row = sampled[update.row];
+      if (stream.times.first_token_ns == 0) stream.times.first_token_ns = now;
+      TokenEvent event{.id = update.token, .logprob = row.logprob};
+      if (update.request->sampling.num_top_logprobs >= 0) {
+        event.top_logprobs.assign(row.top, row.top + row.num_top);
+      }
+      stream.push(std::move(event));
+    }
+    if (update.finished) {
+      stream.times.finished_ns = now;
+      stream.push({.kind = TokenEvent::Kind::kFinish, .finish = update.finish, .error = update.error});
+      open_.erase(update.request->id);
+    }
+  }
+}
+
+void Engine::measure(const Inflight& inflight) {
+  const LaunchedStep& step = inflight.step;
+  const int64_t step_us = (step.done->device_ns() - step.begun->device_ns()) / 1000;
+  scheduler_.cost_model().observe(inflight.shape, static_cast<double>(step_us));
+  const bool mixed = inflight.shape.decode_rows > 0 && inflight.shape.extend_tokens > 0;
+  const double bound_us = options_.max_mixed_ratio * inflight.decode_only_us;
+  if (mixed && step_us > options_.bound_floor_us && static_cast<double>(step_us) > bound_us) {
+    status_.mixed_over_budget++;
+  }
+  const IdleGap gap = trace_.add({.launched_ns = step.launched_ns,
+                                  .begun_ns = step.begun->device_ns(),
+                                  .done_ns = step.done->device_ns(),
+                                  .had_work = inflight.had_work,
+                                  .waited_for_result = inflight.waited_for_result});
+  for (uint64_t id : inflight.request_ids) {
+    if (auto it = open_.find(id); it != open_.end()) it->second->stream->gpu_idle_us += gap.us;
+  }
+  switch (gap.cause) {
+    case IdleCause::kNoWork: status_.idle_no_work_us += gap.us; break;
+    case IdleCause::kResultWait: status_.idle_result_wait_us += gap.us; break;
+    case IdleCause::kHostLate: status_.idle_host_late_us += gap.us; break;
+    case IdleCause::kMetadata: status_.idle_metadata_us += gap.us; break;
+  }
+}
+
+void Engine::publish() {
+  const SchedulerStats stats = scheduler_.stats();
+  queue_.set_waiting_in_engine(stats.waiting);
+  status_.running = stats.running;
+  status_.waiting = stats.waiting;
+  status_.inflight_steps = stats.inflight_steps;
+  for (size_t g = 0; g < stats.kv.size(); ++g) {
+    status_.kv[g].free = stats.kv[g].free;
+    status_.kv[g].cached = stats.kv[g].cached;
+    status_.kv[g].owned = stats.kv[g].owned;
+  }
+  status_.prompt_tokens = stats.prompt_tokens;
+  status_.cached_tokens = stats.cached_tokens;
+  status_.generated_tokens = stats.generated_tokens;
+  status_.preemptions = stats.preemptions;
+  status_.decode_steps = stats.decode_steps;
+  status_.extend_steps = stats.extend_steps;
+  status_.mixed_steps = stats.mixed_steps;
+  const DeviceCounters counters = runner_.device().counters();
+  status_.device_bytes = static_cast<int64_t>(counters.device_bytes);
+  status_.pinned_bytes = static_cast<int64_t>(counters.pinned_bytes);
+  status_.device_alloc_after_ready = counters.allocs_after_ready;
+  if (counters.host_blocks > host_blocks_seen_) {
+    status_.host_block.add("engine", counters.host_blocks - host_blocks_seen_);
+    host_blocks_seen_ = counters.host_blocks;
+  }
+}
+
+}  // namespace tailrace

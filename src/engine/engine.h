@@ -1,0 +1,72 @@
+// Engine: the loop that joins queue, scheduler and device. One thread; the host prepares step n+1 while step n runs.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/engine_status.h"
+#include "base/request_queue.h"
+#include "engine/model_runner.h"
+#include "engine/step_trace.h"
+#include "scheduler/scheduler.h"
+
+namespace tailrace {
+
+struct EngineLoopOptions {
+  bool overlap = true;             // --overlap off: each step is processed before the next is planned (A/B)
+  double max_mixed_ratio = 4.0;    // contract 3, for the counter of steps that lasted longer
+  int32_t bound_floor_us = 1000;   // steps shorter than this are not judged: timer noise
+};
+
+class Engine {
+ public:
+  // All four outlive the engine. status->state turns kReady when run() starts and kDead when it ends.
+  Engine(EngineLoopOptions options, ModelRunner& runner, Scheduler& scheduler, RequestQueue& queue,
+         EngineStatus& status);
+
+  // The loop, on the calling thread, until stop() and everything accepted has ended. A failure ends every request with an
+  // error event and returns.
+  void run();
+  // Any thread. abort: running requests end with an error now; else they are finished first.
+  void stop(bool abort);
+  // Any thread: drops cached prefixes at the next turn of the loop.
+  void flush_cache();
+
+ private:
+  // A launched step and what its results are worth.
+  struct Inflight {
+    LaunchedStep step;
+    StepShape shape;
+    double decode_only_us = 0;
+    bool had_work = true;            // for StepTimes
+    bool waited_for_result = false;
+    std::vector<uint64_t> request_ids;  // of its rows
+  };
+
+  void receive();
+  std::optional<Inflight> launch_next();
+  void process(Inflight& inflight);
+  void deliver(const SampledRow* sampled);
+  void reject(const Request& request, const Status& status);
+  void measure(const Inflight& inflight);
+  void publish();
+
+  EngineLoopOptions options_;
+  ModelRunner& runner_;
+  Scheduler& scheduler_;
+  RequestQueue& queue_;
+  EngineStatus& status_;
+  StepTrace trace_;
+  std::vector<TokenId> ids_;
+  uint64_t host_blocks_seen_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<const Request>> open_;  // admitted, not finished
+  bool plan_waited_ = false;   // a plan was empty because results were missing, since the last launch
+  bool was_idle_ = true;       // nothing to do at some time since the last launch
+  bool inflight_ = false;
+  std::atomic<bool> stop_{false}, abort_{false}, flush_{false};
+};
+
+}  // namespace tailrace

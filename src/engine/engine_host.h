@@ -1,0 +1,71 @@
+// EngineHost: builds everything below the server bottom-up from a model path, and runs the engine on its own thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+#include "model/model.h"
+
+namespace tailrace {
+
+struct EngineSetup {
+  std::string model_path;
+  std::string backend = "cpu";      // "cpu" or "reference"
+  int threads = 0;                  // 0: all cores
+  bool dummy_weights = false;       // --load-format dummy: config.json is enough
+  EngineLimits limits;
+  BackendOptions backend_options;
+  MixedMode mixed = MixedMode::kSplit;
+  EngineLoopOptions engine;
+  CpuDeviceOptions device;
+  bool measure_cost = true;         // false: `cost` as given (tests, so that plans do not depend on the machine)
+  CostModel cost;
+};
+
+// What a model would be and take, without loading it: for `tailrace inspect` and the start-up report.
+struct ModelReport {
+  ModelConfig config;
+  MemoryPlan memory;
+  std::map<std::string, size_t> bytes_by_format;  // packed
+  std::vector<std::string> decisions;             // the backend's, by block kind
+  std::vector<std::string> unused_tensors;
+};
+Expected<ModelReport> inspect_model(const EngineSetup& setup);
+
+class EngineHost {
+ public:
+  // Loads the model and claims all memory. Errors name the file, the tensor or the limit. progress: bytes done of total.
+  static Expected<std::unique_ptr<EngineHost>> create(const EngineSetup& setup, RequestQueue& queue,
+                                                      EngineStatus& status,
+                                                      const std::function<void(size_t, size_t)>& progress);
+  ~EngineHost();  // stop(true) and join()
+
+  void start();  // the engine thread; status turns kReady
+  void stop(bool abort) { engine_->stop(abort); }
+  void join();
+  void flush_cache() { engine_->flush_cache(); }
+
+  const ModelReport& report() const { return report_; }
+  const CostModel& cost() const { return cost_; }
+  ModelRunner& runner() { return *runner_; }  // tests; not while the engine runs
+
+ private:
+  EngineHost() = default;
+
+  ModelReport report_;
+  CostModel cost_;
+  std::unique_ptr<Device> device_;      // first in, last out: everything below lives in its memory
+  std::unique_ptr<Backend> backend_;
+  Model model_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Engine> engine_;
+  std::thread thread_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,156 @@
+#include "engine/memory_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "batch/staging.h"
+
+namespace tailrace {
+namespace {
+
+// Without --max-total-tokens a pool is not made larger than this many tokens or one context on a CPU: memory is shared
+// with other programs there. A GPU's memory is the server's alone.
+constexpr int64_t kCpuDefaultTokens = 65536;
+constexpr int kAheadTokens = 64;  // SchedulerConfig::blocks_ahead_tokens
+
+int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Blocks that a window group needs for `rows` running sequences, chunks in prefill and its share of the tree.
+int64_t window_blocks(const KvGroupSpec& group, const EngineLimits& limits) {
+  const int64_t per_row = div_up(group.window - 1 + kAheadTokens, limits.block_size) + 2;
+  const int64_t prefill = 2 * div_up(limits.chunk_size, limits.block_size);  // this step's chunk and the one in flight
+  const auto needed = static_cast<double>(limits.max_rows * per_row + prefill);
+  return static_cast<int64_t>(needed * (1.0 + (limits.prefix_cache ? limits.window_tree_share : 0.0))) + 1;
+}
+
+struct Fixed {
+  size_t tables = 0, row_state = 0, staging_device = 0, staging_pinned = 0, scratch = 0;
+  size_t total() const { return tables + row_state + staging_device + staging_pinned + scratch; }
+};
+
+Fixed fixed_bytes(const Model& model, const Backend& backend, const MemoryPlan& plan) {
+  Fixed f;
+  const int64_t rows = plan.step.max_rows;
+  const int64_t stride = div_up(plan.context_length, plan.kv.block_size) + 1;
+  f.tables = sizeof(int32_t) * rows * stride * model.groups.size();
+  f.row_state = rows * (sizeof(TokenId) * (plan.context_length + 1) + sizeof(RowSampling) +
+                        kMaxLogitBias * (sizeof(TokenId) + sizeof(float)) + kMaxStopTokenIds * sizeof(TokenId));
+  f.staging_device = Staging::device_bytes(slab_capacity(plan.slab));
+  f.staging_pinned = Staging::pinned_bytes(slab_capacity(plan.slab), plan.step.max_rows);
+  f.scratch = backend.scratch_bytes(model.blocks, plan.step);
+  return f;
+}
+
+void set_shapes(const Model& model, const EngineLimits& limits, MemoryPlan* plan) {
+  plan->max_step_tokens = limits.chunk_size + limits.max_rows;
+  plan->step = {.max_rows = limits.max_rows,
+                .max_step_tokens = plan->max_step_tokens,
+                .context_length = plan->context_length,
+                .vocab = model.config.vocab};
+  plan->slab = {.max_rows = limits.max_rows,
+                .num_groups = static_cast<int32_t>(model.groups.size()),
+                .max_log_patch_tokens = int64_t{plan->context_length} + plan->max_step_tokens,
+                .max_patch_blocks = limits.max_rows * (div_up(plan->context_length, limits.block_size) + 1)};
+}
+
+std::string mib(size_t bytes) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+void write_ledger(const Model& model, size_t weight_bytes, const Fixed& fixed, MemoryPlan* plan) {
+  auto& ledger = plan->ledger;
+  ledger.push_back({"weights", weight_bytes, "packed in their stored formats"});
+  for (size_t g = 0; g < model.groups.size(); ++g) {
+    const KvGroupSpec& group = model.groups[g];
+    const int64_t blocks = plan->kv.groups[g].num_blocks;
+    const size_t bytes = group.bytes_per_token() * blocks * plan->kv.block_size;
+    const std::string kind = group.window ? "window " + std::to_string(group.window) : "full";
+    ledger.push_back({"KV " + kind, bytes,
+                      std::to_string(group.num_layers) + " layers, " + std::to_string(blocks) + " blocks of " +
+                          std::to_string(plan->kv.block_size) + " tokens, " +
+                          std::to_string(group.bytes_per_token()) + " B per token"});
+  }
+  const std::string rows = std::to_string(plan->step.max_rows) + " rows";
+  ledger.push_back({"block tables", fixed.tables, rows + " x " + std::to_string(plan->context_length) + " tokens"});
+  ledger.push_back({"row state", fixed.row_state, "token log, sampling state, bias, stop ids of " + rows});
+  ledger.push_back({"scratch", fixed.scratch,
+                    "activations of " + std::to_string(plan->max_step_tokens) +
+                        " tokens, decode partials, logits"});
+  ledger.push_back({"staging, device", fixed.staging_device, "ring of " + std::to_string(kStagingRing) + " slabs"});
+  ledger.push_back({"staging, pinned", fixed.staging_pinned, "slabs and sampled ids"});
+}
+
+}  // namespace
+
+size_t MemoryPlan::total_bytes() const {
+  size_t total = 0;
+  for (const LedgerLine& line : ledger) total += line.bytes;
+  return total;
+}
+
+Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const Backend& backend,
+                                 const EngineLimits& limits, size_t memory_bytes) {
+  MemoryPlan plan;
+  plan.context_length = limits.context_length > 0 ? limits.context_length : model.config.context;
+  plan.kv.block_size = limits.block_size;
+  plan.kv.prefix_cache = limits.prefix_cache;
+  set_shapes(model, limits, &plan);
+  const Fixed fixed = fixed_bytes(model, backend, plan);
+
+  size_t window_bytes = 0, full_token_bytes = 0;
+  for (const KvGroupSpec& group : model.groups) {
+    if (group.window == 0) {
+      full_token_bytes += group.bytes_per_token();
+    } else {
+      window_bytes += group.bytes_per_token() * window_blocks(group, limits) * limits.block_size;
+    }
+  }
+  const auto allowed = static_cast<size_t>(static_cast<double>(memory_bytes) * limits.mem_fraction);
+  const size_t claimed = weight_bytes + fixed.total() + window_bytes;
+  int64_t tokens = limits.max_total_tokens;
+  const int64_t one_context = div_up(plan.context_length, limits.block_size) * limits.block_size;
+  if (tokens == 0) {
+    tokens = std::min<int64_t>(int64_t{limits.max_rows} * one_context, std::max(kCpuDefaultTokens, one_context));
+    if (memory_bytes > 0 && full_token_bytes > 0) {
+      const int64_t room = allowed > claimed ? static_cast<int64_t>((allowed - claimed) / full_token_bytes) : 0;
+      tokens = std::min(tokens, room);
+    }
+  }
+  if (memory_bytes > 0 && (tokens < limits.block_size || claimed + full_token_bytes * tokens > memory_bytes)) {
+    return fail(StatusCode::kResourceExhausted,
+                "the model does not fit: weights " + mib(weight_bytes) + ", fixed " +
+                    mib(fixed.total() + window_bytes) + ", KV " + std::to_string(full_token_bytes) +
+                    " B per token, of " + mib(memory_bytes) + " free (" + mib(allowed) +
+                    " by --mem-fraction-static); lower --context-length, --max-running-requests or "
+                    "--max-total-tokens, or raise --mem-fraction-static");
+  }
+  for (const KvGroupSpec& group : model.groups) {
+    const int64_t full = div_up(tokens, limits.block_size) + 1;  // block 0 is the dummy
+    const int64_t blocks = group.window == 0 ? full : std::min(full, window_blocks(group, limits));
+    plan.kv.groups.push_back({.window = group.window, .num_blocks = static_cast<int32_t>(blocks)});
+  }
+  if (tokens < plan.context_length) {
+    plan.notes.push_back("context length lowered from " + std::to_string(plan.context_length) + " to " +
+                         std::to_string(tokens) + " tokens: that is what the KV pool holds");
+    plan.context_length = static_cast<int32_t>(tokens);
+    plan.step.context_length = plan.context_length;
+  }
+  write_ledger(model, weight_bytes, fixed, &plan);
+  return plan;
+}
+
+std::string format_ledger(const MemoryPlan& plan) {
+  std::string out;
+  char line[256];
+  for (const LedgerLine& entry : plan.ledger) {
+    std::snprintf(line, sizeof line, "  %-16s %10s  %s\n", entry.name.c_str(), mib(entry.bytes).c_str(),
+                  entry.detail.c_str());
+    out += line;
+  }
+  std::snprintf(line, sizeof line, "  %-16s %10s\n", "total", mib(plan.total_bytes()).c_str());
+  return out + line;
+}
+
+}  // namespace tailrace

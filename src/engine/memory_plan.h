@@ -1,0 +1,53 @@
+// MemoryPlan: every byte the engine claims, computed before anything is claimed, and printed as a ledger.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "batch/slab_writer.h"
+#include "kernels/backend.h"
+#include "kv/kv_index.h"
+#include "model/model.h"
+
+namespace tailrace {
+
+// What the operator bounds; everything else is derived.
+struct EngineLimits {
+  int32_t max_rows = 32;             // --max-running-requests
+  int32_t context_length = 0;        // --context-length; 0: what the model is made for
+  int32_t chunk_size = 512;          // --chunked-prefill-size: ceiling of the extend tokens of a step
+  int32_t block_size = 16;
+  double mem_fraction = 0.6;         // --mem-fraction-static: share of the device's free memory that may be claimed
+  int64_t max_total_tokens = 0;      // --max-total-tokens: KV tokens of the full group; 0: derived
+  bool prefix_cache = true;          // --cache-type radix
+  double window_tree_share = 0.25;   // of a window group's pool, on top of what running rows need
+};
+
+struct LedgerLine {
+  std::string name;
+  size_t bytes = 0;
+  std::string detail;  // how it came about, for a person
+};
+
+struct MemoryPlan {
+  int32_t context_length = 0;        // effective: never more than the pool holds
+  int32_t max_step_tokens = 0;
+  KvIndexConfig kv;
+  StepLimits step;
+  SlabLimits slab;
+  std::vector<LedgerLine> ledger;
+  std::vector<std::string> notes;    // decisions worth a line in the start-up report
+  size_t total_bytes() const;
+};
+
+// weight_bytes: WeightLoader::bytes(). memory_bytes: what the device has (0: unknown, nothing is refused, for inspect).
+// kResourceExhausted when the model does not fit, with the numbers and what to change.
+Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const Backend& backend,
+                                 const EngineLimits& limits, size_t memory_bytes);
+
+// The ledger as a table for a terminal.
+std::string format_ledger(const MemoryPlan& plan);
+
+}  // namespace tailrace

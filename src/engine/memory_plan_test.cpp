@@ -1,0 +1,91 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/step_trace.h"
+
+namespace tailrace {
+namespace {
+
+class NoBackend : public Backend {
+ public:
+  const char* name() const override { return "none"; }
+  Expected<size_t> packed_bytes(const TensorView& tensor) const override { return tensor.bytes; }
+  Status pack(const TensorView&, void*) const override { return Status(); }
+  size_t scratch_bytes(const BlockList&, const StepLimits& limits) const override {
+    return size_t{1024} * limits.max_step_tokens;
+  }
+  Status prepare(const BlockList&, const StepLimits&, void*) override { return Status(); }
+  std::vector<std::string> decisions() const override { return {}; }
+  const float* last_logits() const override { return nullptr; }
+  void forward(Stream&, const Batch&) override {}
+};
+
+Model two_groups() {
+  Model model;
+  model.config.vocab = 1000;
+  model.config.context = 4096;
+  model.groups = {{.window = 0, .num_layers = 2, .kv_heads = 2, .head_dim = 64},
+                  {.window = 512, .num_layers = 10, .kv_heads = 2, .head_dim = 64}};
+  return model;
+}
+
+EngineLimits small_limits() { return {.max_rows = 4, .chunk_size = 256, .max_total_tokens = 8192}; }
+
+TEST(MemoryPlan, window_groups_own_a_window_sized_pool) {
+  auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), small_limits(), size_t{1} << 32);
+  ASSERT_TRUE(plan.has_value()) << plan.error().message();
+  EXPECT_EQ(plan->kv.groups[0].num_blocks, 8192 / 16 + 1);
+  EXPECT_LT(plan->kv.groups[1].num_blocks, 8192 / 16 / 2) << "a window group must not be sized by the context";
+  EXPECT_GE(plan->kv.groups[1].num_blocks, 4 * 512 / 16) << "every running row's window must fit";
+}
+
+TEST(MemoryPlan, the_ledger_adds_up_and_no_line_but_kv_and_tables_grows_with_the_context) {
+  EngineLimits limits = small_limits();
+  auto small = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 33);
+  ASSERT_TRUE(small.has_value());
+  limits.max_total_tokens = 65536;
+  auto large = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 33);
+  ASSERT_TRUE(large.has_value());
+  size_t total = 0;
+  for (size_t i = 0; i < large->ledger.size(); ++i) {
+    total += large->ledger[i].bytes;
+    if (large->ledger[i].name != "KV full") EXPECT_EQ(large->ledger[i].bytes, small->ledger[i].bytes) << i;
+  }
+  EXPECT_EQ(total, large->total_bytes());
+  EXPECT_NE(format_ledger(*large).find("KV window 512"), std::string::npos);
+}
+
+TEST(MemoryPlan, a_small_pool_lowers_the_context_and_says_so) {
+  EngineLimits limits = small_limits();
+  limits.max_total_tokens = 1024;
+  auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 32);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->context_length, 1024);
+  ASSERT_EQ(plan->notes.size(), 1u);
+}
+
+TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {
+  auto plan = plan_memory(two_groups(), size_t{8} << 20, NoBackend(), small_limits(), size_t{4} << 20);
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_EQ(plan.error().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(plan.error().message().find("weights 8.0 MiB"), std::string::npos) << plan.error().message();
+}
+
+TEST(StepTrace, gaps_are_split_by_cause) {
+  StepTrace trace;
+  EXPECT_EQ(trace.add({.launched_ns = 0, .begun_ns = 1000, .done_ns = 500'000}).us, 0);
+  IdleGap gap = trace.add({.launched_ns = 100'000, .begun_ns = 505'000, .done_ns = 900'000});
+  EXPECT_EQ(gap.us, 5);
+  EXPECT_EQ(gap.cause, IdleCause::kMetadata);
+  gap = trace.add({.launched_ns = 950'000, .begun_ns = 960'000, .done_ns = 1'000'000});
+  EXPECT_EQ(gap.us, 60);
+  EXPECT_EQ(gap.cause, IdleCause::kHostLate);
+  gap = trace.add({.launched_ns = 2'000'000, .begun_ns = 2'001'000, .done_ns = 2'100'000, .had_work = false});
+  EXPECT_EQ(gap.cause, IdleCause::kNoWork);
+  gap = trace.add({.launched_ns = 2'150'000, .begun_ns = 2'151'000, .done_ns = 2'200'000, .waited_for_result = true});
+  EXPECT_EQ(gap.cause, IdleCause::kResultWait);
+}
+
+}  // namespace
+}  // namespace tailrace

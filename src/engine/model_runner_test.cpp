@@ -1,0 +1,101 @@
+// Hazards 2 and 3 on a device whose streams run concurrently with seeded delays: what a forward reads of its slab and of
+// the tables is what its own plan said, however late copies are and however far the host runs ahead.
+#include "engine/model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/test_fault.h"
+
+namespace tailrace {
+namespace {
+
+// A backend that computes nothing and checks, on the stream, the rows and block-table entries it was given.
+class WatchingBackend : public Backend {
+ public:
+  const char* name() const override { return "watching"; }
+  Expected<size_t> packed_bytes(const TensorView& tensor) const override { return tensor.bytes; }
+  Status pack(const TensorView&, void*) const override { return Status(); }
+  size_t scratch_bytes(const BlockList&, const StepLimits&) const override { return 64; }
+  Status prepare(const BlockList&, const StepLimits&, void*) override { return Status(); }
+  std::vector<std::string> decisions() const override { return {}; }
+  const float* last_logits() const override { return nullptr; }
+
+  void forward(Stream& stream, const Batch& batch) override {
+    const int expected = next_++;
+    stream.run([this, batch, expected] {
+      for (int look = 0; look < 3; ++look) {  // a forward reads its tables for a while
+        const BatchRow& row = batch.rows[0];
+        const int32_t block = batch.groups[0].block_table[row.slot * batch.groups[0].table_stride];
+        if (row.kv_len != expected + 1 || block != expected) wrong_++;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      batch.sampled[0].id = expected;
+    });
+  }
+
+  int wrong() const { return wrong_; }
+
+ private:
+  int next_ = 1;
+  std::atomic<int> wrong_{0};
+};
+
+// Runs `steps` steps, two in flight, each of which re-points the one row's first block; returns what went wrong.
+std::string run_steps(uint64_t seed, int steps) {
+  Model model;
+  model.config.vocab = 16;
+  model.groups = {{.window = 0, .num_layers = 1, .kv_heads = 1, .head_dim = 16}};
+  MemoryPlan plan;
+  plan.context_length = 256;
+  plan.max_step_tokens = 8;
+  plan.kv.groups = {{.window = 0, .num_blocks = 8}};
+  plan.step = {.max_rows = 2, .max_step_tokens = 8, .context_length = 256, .vocab = 16};
+  plan.slab = {.max_rows = 2, .num_groups = 1, .max_log_patch_tokens = 64, .max_patch_blocks = 64};
+  auto device = create_cpu_device(
+      {.thread_per_stream = true, .delay_seed = seed, .max_delay_us = 400, .memory_bytes = 1 << 24});
+  WatchingBackend backend;
+  auto runner = ModelRunner::create(*device, backend, model, plan);
+  if (!runner) return runner.error().message();
+  std::vector<LaunchedStep> launched;
+  int wrong_ids = 0;
+  for (int i = 1; i <= steps; ++i) {
+    StepPlan step{.step = static_cast<uint64_t>(i)};
+    step.rows = {{.slot = 0, .computed_len = i, .q_len = 1, .samples = true}};
+    step.num_decode_rows = step.num_tokens = 1;
+    step.block_patches = {{.group = 0, .slot = 0, .first_index = 0, .blocks = {i}}};
+    launched.push_back((*runner)->launch(step));
+    if (i >= 2) {
+      launched[i - 2].done->wait("step_result");
+      if (launched[i - 2].sampled[0].id != i - 1) wrong_ids++;
+    }
+  }
+  runner->reset();
+  if (backend.wrong() > 0) return std::to_string(backend.wrong()) + " reads saw another step's rows or blocks";
+  return wrong_ids > 0 ? "a result slot was overwritten" : "";
+}
+
+std::string run_seeds(int seeds) {
+  for (int seed = 1; seed <= seeds; ++seed) {
+    if (std::string violation = run_steps(seed, 30); !violation.empty()) return violation;
+  }
+  return "";
+}
+
+TEST(ModelRunner, hazard_2_a_slab_is_refilled_only_after_its_copy) {
+  EXPECT_EQ(run_seeds(8), "");
+  if (!kRacingFaults) return;
+  ScopedTestFault fault(Fault::kSlabReuseEarly);
+  EXPECT_NE(run_seeds(8), "");
+}
+
+TEST(ModelRunner, hazard_3_patches_are_ordered_against_the_running_forward) {
+  EXPECT_EQ(run_seeds(8), "");
+  if (!kRacingFaults) return;
+  ScopedTestFault fault(Fault::kPatchRaces);
+  EXPECT_NE(run_seeds(8), "");
+}
+
+}  // namespace
+}  // namespace tailrace
