@@ -141,6 +141,14 @@ Expected<std::shared_ptr<Checkpoint>> Checkpoint::from_gguf(std::shared_ptr<Gguf
 }
 
 Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_directory(const std::string& path) {
+  auto result = open_config(path);
+  if (!result) return result;
+  if (Status status = (*result)->add_shards(); !status.ok()) return fail(status);
+  if (Status status = (*result)->finish(); !status.ok()) return fail(status);
+  return result;
+}
+
+Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_config(const std::string& path) {
   std::shared_ptr<Checkpoint> result(new Checkpoint);
   result->path_ = result->directory_ = path;
   const fs::path directory(path);
@@ -156,8 +164,6 @@ Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_directory(const std::stri
   } else if (generation.error().code() != StatusCode::kNotFound) {
     return fail(generation.error());
   }
-  if (Status status = result->add_shards(); !status.ok()) return fail(status);
-  if (Status status = result->finish(); !status.ok()) return fail(status);
   return result;
 }
 

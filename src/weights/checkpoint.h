@@ -21,6 +21,8 @@ class Checkpoint {
   // shards; or a directory that holds exactly one .gguf file. Reads headers only, never the weights.
   // Errors name the file, the tensor and the reason.
   static Expected<std::shared_ptr<Checkpoint>> open(const std::string& path);
+  // A directory's configuration alone, without tensors (--load-format dummy).
+  static Expected<std::shared_ptr<Checkpoint>> open_config(const std::string& directory);
   // `path` is what messages call it.
   static Expected<std::shared_ptr<Checkpoint>> from_gguf(std::shared_ptr<GgufFile> gguf, const std::string& path);
 
