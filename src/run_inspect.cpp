@@ -1,0 +1,62 @@
+// `tailrace inspect`: what a model is, what it would take and which code would serve it, without loading the weights.
+#include <cstdio>
+
+#include "engine_setup.h"
+#include "run.h"
+
+namespace tailrace {
+namespace {
+
+void print_architecture(const ModelConfig& c) {
+  std::printf("architecture     %s, %d layers, hidden %lld, vocabulary %lld, context %d\n", architecture_name(c.architecture),
+              c.layers, static_cast<long long>(c.hidden), static_cast<long long>(c.vocab), c.context);
+  std::printf("attention        %d query heads, %d KV heads, head dim %d, scale %g%s%s\n", c.q_heads, c.kv_heads,
+              c.head_dim, c.attention_scale, c.qkv_bias ? ", biases on q k v" : "", c.qk_norm ? ", q and k normed" : "");
+  int full = 0, window = 0;
+  for (int32_t w : c.window) (w == 0 ? full : window)++;
+  if (window > 0) {
+    int32_t width = 0;
+    for (int32_t w : c.window) width = std::max(width, w);
+    std::printf("layers           %d full, %d with a window of %d tokens\n", full, window, width);
+  }
+  for (const RopeConfig& rope : c.ropes) {
+    static const char* const kNames[] = {"none", "linear", "llama3", "yarn", "divisors"};
+    std::printf("rope             theta %g over %d dims, scaling %s\n", rope.theta, rope.rotary_dim,
+                kNames[static_cast<int>(rope.scaling)]);
+  }
+  std::printf("mlp              intermediate %lld, %s\n", static_cast<long long>(c.intermediate),
+              c.activation == Activation::kSilu ? "silu" : "gelu_tanh");
+  std::printf("embeddings       %s\n", c.tied_embeddings ? "tied with the head" : "apart from the head");
+}
+
+}  // namespace
+
+void print_model_report(const ModelReport& report) {
+  print_architecture(report.config);
+  std::printf("\nweights, packed in their stored formats\n");
+  for (const auto& [format, bytes] : report.bytes_by_format) {
+    std::printf("  %-16s %10.1f MiB\n", format.c_str(), static_cast<double>(bytes) / (1 << 20));
+  }
+  std::printf("\nmemory ledger\n%s", format_ledger(report.memory).c_str());
+  std::printf("\nblocks\n");
+  for (const std::string& line : report.decisions) std::printf("  %s\n", line.c_str());
+  for (const std::string& note : report.memory.notes) std::printf("note: %s\n", note.c_str());
+  if (!report.unused_tensors.empty()) {
+    std::printf("warning: nothing uses");
+    for (const std::string& name : report.unused_tensors) std::printf(" %s", name.c_str());
+    std::printf("\n");
+  }
+}
+
+int run_inspect(const InspectConfig& config) {
+  auto report = inspect_model(engine_setup(config.serve));
+  if (!report) {
+    std::fprintf(stderr, "tailrace: %s\n", report.error().message().c_str());
+    return kExitBadInput;
+  }
+  std::printf("model            %s\n", config.serve.model.path.c_str());
+  print_model_report(*report);
+  return 0;
+}
+
+}  // namespace tailrace
