@@ -1,0 +1,42 @@
+#!/bin/bash
+# Tries the project as a newcomer would: a minimal Debian 12 in a folder, a fresh clone of HEAD, one make target.
+#   tools/try_fresh.sh FOLDER [TARGET]     as root; needs debootstrap and about 4 GB; TARGET defaults to demo
+# A second call with the same FOLDER keeps the system and its packages, and takes the newest HEAD.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:?usage: tools/try_fresh.sh FOLDER [TARGET]}
+target=${2:-demo}
+mirror=http://deb.debian.org/debian
+
+if [ ! -e "$folder/etc/debian_version" ]; then
+  debootstrap --variant=minbase bookworm "$folder" "$mirror"
+  cat >"$folder/etc/apt/sources.list" <<EOF
+deb $mirror bookworm main
+deb $mirror bookworm-updates main
+deb http://deb.debian.org/debian-security bookworm-security main
+EOF
+fi
+cp /etc/resolv.conf "$folder/etc/resolv.conf"
+# What this machine needs to reach its mirrors (proxies, certificates) the fresh system needs as well.
+for file in /etc/apt/apt.conf.d/*proxy* /etc/hosts; do
+  if [ -f "$file" ]; then cp "$file" "$folder$file"; fi
+done
+mkdir -p "$folder/usr/local/share/ca-certificates"
+cp /usr/local/share/ca-certificates/*.crt "$folder/usr/local/share/ca-certificates/" 2>/dev/null || true
+
+in_fresh() { chroot "$folder" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb "$@"; }
+mounted=()
+cleanup() { local path; for path in "${mounted[@]}"; do umount -l "$path" || true; done; }
+trap cleanup EXIT
+for name in proc dev; do
+  mount --rbind "/$name" "$folder/$name"
+  mount --make-rslave "$folder/$name"
+  mounted+=("$folder/$name")
+done
+
+# The two commands of the README start here: git and make, then the clone.
+in_fresh sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+  git make ca-certificates >/dev/null && update-ca-certificates >/dev/null'
+rm -rf "$folder/root/tailrace"
+git clone -q --no-hardlinks . "$folder/root/tailrace"
+in_fresh sh -c "cd /root/tailrace && time make $target </dev/null | cat"
