@@ -49,6 +49,7 @@ struct SchedulerStats {
   std::vector<KvGroupUsage> kv;
   uint64_t preemptions = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t mixed_steps = 0, decode_steps = 0, extend_steps = 0;
+  uint64_t floor_steps = 0;  // mixed steps whose smallest chunk alone exceeds max_mixed_ratio (every second step at most)
 };
 
 class Scheduler {

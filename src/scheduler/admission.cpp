@@ -1,0 +1,93 @@
+#include "scheduler/admission.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/test_fault.h"
+
+namespace tailrace {
+
+Status Admission::validate(const Request& request, const BlockIndex& index) const {
+  const int64_t prompt_len = static_cast<int64_t>(request.prompt_ids.size());
+  if (prompt_len < 1) return invalid("the prompt has no tokens");
+  if (request.max_tokens < 1) return invalid("max_tokens is " + std::to_string(request.max_tokens) + ", must be at least 1");
+  if (prompt_len + request.max_tokens > config_.context_length) {
+    return invalid("the prompt has " + std::to_string(prompt_len) + " tokens and max_tokens is " +
+                   std::to_string(request.max_tokens) + ": together more than the context length of " +
+                   std::to_string(config_.context_length));
+  }
+  for (int32_t g = 0; g < index.num_groups(); ++g) {
+    const int32_t need = index.max_blocks(g, prompt_len, 1);
+    if (need <= index.total(g)) continue;
+    return Status(StatusCode::kTooLarge, "the prompt of " + std::to_string(prompt_len) + " tokens needs " +
+                                             std::to_string(need) + " KV blocks of group " + std::to_string(g) +
+                                             ", whose pool has " + std::to_string(index.total(g)) + " (" +
+                                             std::to_string(index.block_size()) + " tokens each)");
+  }
+  return {};
+}
+
+void Admission::enqueue(Sequence* sequence) {
+  auto at = waiting_.end();
+  while (at != waiting_.begin() && (*(at - 1))->arrival > sequence->arrival) --at;
+  waiting_.insert(at, sequence);
+}
+
+void Admission::remove(Sequence* sequence) {
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), sequence));
+}
+
+int32_t Admission::expected_blocks(const Sequence& sequence, int32_t known_len, int32_t group, int32_t size,
+                                   int32_t held, const BlockIndex& index) const {
+  // The last token's KV is never needed. A growing row needs its blocks ahead, whatever the ratio.
+  const int32_t last_len = sequence.max_len - 1;
+  const int32_t growth =
+      std::max(config_.blocks_ahead_tokens, static_cast<int32_t>(reserve_ratio_ * (sequence.max_len - known_len)));
+  const int32_t target = std::min(last_len, known_len + growth);
+  if (index.config().groups[group].window == 0) {
+    const int32_t bs = index.block_size();
+    return std::max(0, (target + bs - 1) / bs - size);
+  }
+  const int32_t prefill = std::max(0, sequence.prefill_len - sequence.computed_len);
+  const int32_t q_len = std::max(config_.blocks_ahead_tokens, std::min(config_.chunk_size, prefill));
+  return std::max(0, index.max_blocks(group, target, q_len) - held);
+}
+
+bool Admission::fits_by_tokens(const Sequence& sequence, std::span<Sequence* const> running,
+                               const BlockIndex& index) const {
+  int64_t free_tokens = int64_t(index.total(0)) * index.block_size();
+  for (const Sequence* row : running) free_tokens -= row->planned_len;
+  return sequence.known_len() <= free_tokens;
+}
+
+bool Admission::fits(const Sequence& sequence, const PrefixMatch& match, std::span<Sequence* const> running,
+                     const BlockIndex& index, bool alone) const {
+  if (alone) return true;
+  if (test_fault(Fault::kAdmitByTokens)) return fits_by_tokens(sequence, running, index);
+  for (int32_t g = 0; g < index.num_groups(); ++g) {
+    int64_t need = expected_blocks(sequence, sequence.known_len(), g, match.num_blocks,
+                                   match.num_blocks - match.first_held[g], index);
+    for (const Sequence* row : running) {
+      const SequenceKv::Group& group = row->kv.groups[g];
+      const int32_t known_len = std::max(row->planned_len, row->prefill_len);
+      need += expected_blocks(*row, known_len, g, group.size(), group.num_held(), index);
+    }
+    if (need > index.available(g) - match.num_unlocked[g]) return false;
+  }
+  return true;
+}
+
+void Admission::on_preempted(std::span<Sequence* const> running) {
+  if (test_fault(Fault::kNoPreemptBackoff)) return;
+  double used = 0, allowed = 0;
+  for (const Sequence* row : running) {
+    used += row->planned_len - row->prompt_len + config_.blocks_ahead_tokens;
+    allowed += row->max_len - row->prompt_len;
+  }
+  const double measured = allowed > 0 ? used / allowed : 1.0;
+  reserve_ratio_ = std::min(1.0, std::max(measured, reserve_ratio_ * 1.5));
+}
+
+void Admission::on_decode_step() { reserve_ratio_ = std::max(kMinReserve, reserve_ratio_ - kReserveDecay); }
+
+}  // namespace tailrace
