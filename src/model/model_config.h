@@ -42,6 +42,14 @@ struct RopeConfig {
 // inv_freq [rotary_dim / 2] of a rotary embedding, scaling applied (in double, rounded once).
 std::vector<float> rope_inv_freq(const RopeConfig& rope);
 
+// YaRN: frequencies of index <= low are kept, of index >= high divided by factor, with a ramp between.
+struct YarnRange {
+  double low = 0, high = 0;
+};
+YarnRange yarn_range(const RopeConfig& rope);
+// 0.1 mscale ln(factor) + 1: YaRN's scale on cos and sin where the configuration gives none.
+double yarn_attention_factor(double factor, double mscale = 1.0);
+
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
 

@@ -1,0 +1,87 @@
+#include "model/model_tensors.h"
+
+#include <set>
+
+#include "weights/tensor.h"
+
+namespace tailrace {
+namespace {
+
+constexpr size_t kMaxListed = 8;  // names in one message
+
+void add_linear(const std::string& name, int64_t rows, int64_t cols, bool bias, std::vector<ModelTensor>* out) {
+  out->push_back({name + ".weight", {rows, cols}});
+  if (bias) out->push_back({name + ".bias", {rows}});
+}
+
+void add_layer(const ModelConfig& config, int32_t layer, std::vector<ModelTensor>* out) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  const int64_t hidden = config.hidden;
+  const int64_t q_rows = static_cast<int64_t>(config.q_heads) * config.head_dim;
+  const int64_t kv_rows = static_cast<int64_t>(config.kv_heads) * config.head_dim;
+  const auto norm = [&](const std::string& name, int64_t width) { out->push_back({name + ".weight", {width}}); };
+
+  norm(prefix + "input_layernorm", hidden);
+  add_linear(attention + "q_proj", q_rows, hidden, config.qkv_bias, out);
+  add_linear(attention + "k_proj", kv_rows, hidden, config.qkv_bias, out);
+  add_linear(attention + "v_proj", kv_rows, hidden, config.qkv_bias, out);
+  if (config.qk_norm) {
+    norm(attention + "q_norm", config.head_dim);
+    norm(attention + "k_norm", config.head_dim);
+  }
+  add_linear(attention + "o_proj", hidden, q_rows, config.o_bias, out);
+  norm(prefix + "post_attention_layernorm", hidden);
+  if (config.post_norms) {
+    norm(prefix + "pre_feedforward_layernorm", hidden);
+    norm(prefix + "post_feedforward_layernorm", hidden);
+  }
+  add_linear(mlp + "gate_proj", config.intermediate, hidden, config.mlp_bias, out);
+  add_linear(mlp + "up_proj", config.intermediate, hidden, config.mlp_bias, out);
+  add_linear(mlp + "down_proj", hidden, config.intermediate, config.mlp_bias, out);
+}
+
+// "a, b and 5 more"
+std::string listed(const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size() && i < kMaxListed; ++i) out += (i ? ", " : "") + names[i];
+  if (names.size() > kMaxListed) out += " and " + std::to_string(names.size() - kMaxListed) + " more";
+  return out;
+}
+
+}  // namespace
+
+std::vector<ModelTensor> model_tensors(const ModelConfig& config) {
+  std::vector<ModelTensor> out = {{"model.embed_tokens.weight", {config.vocab, config.hidden}}};
+  for (int32_t layer = 0; layer < config.layers; ++layer) add_layer(config, layer, &out);
+  out.push_back({"model.norm.weight", {config.hidden}});
+  if (!config.tied_embeddings) out.push_back({"lm_head.weight", {config.vocab, config.hidden}});
+  return out;
+}
+
+Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpoint, const ModelConfig& config) {
+  std::vector<std::string> missing, misshapen;
+  std::set<std::string> used = {"rope_freqs.weight"};  // read with the configuration
+  for (const ModelTensor& wanted : model_tensors(config)) {
+    used.insert(wanted.name);
+    const TensorView* tensor = checkpoint.find(wanted.name);
+    if (!tensor) {
+      missing.push_back(wanted.name);
+    } else if (tensor->shape != wanted.shape) {
+      misshapen.push_back(wanted.name + " has the shape " + shape_text(tensor->shape) + " instead of " +
+                          shape_text(wanted.shape));
+    }
+  }
+  const auto bad = [&](const std::string& reason) {
+    return fail(StatusCode::kDataLoss, checkpoint.path() + ": " + reason);
+  };
+  if (!missing.empty()) return bad("missing tensors: " + listed(missing));
+  if (!misshapen.empty()) return bad("misshapen tensors: " + listed(misshapen));
+  std::vector<std::string> unused;
+  for (const TensorView& tensor : checkpoint.tensors()) {
+    if (!used.contains(tensor.name)) unused.push_back(tensor.name);
+  }
+  return unused;
+}
+
+}  // namespace tailrace
