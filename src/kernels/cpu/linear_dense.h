@@ -1,0 +1,151 @@
+// The dense half of the linear kernels (F32, F16, BF16), over the same Isa as linear_kernels.h; included by per-ISA files.
+#pragma once
+
+#include "kernels/cpu/linear_kernels.h"
+
+namespace tailrace::cpu {
+namespace {
+
+// Bytes of a tile's and of an activation row's one step along K: one k, or a pair for BF16.
+template <Format F>
+constexpr size_t kWeightStep = F == Format::kF16 ? 2 * kTile : 4 * kTile;
+constexpr size_t kInputStep = 4;
+
+template <Format F>
+constexpr int64_t dense_steps(int64_t cols) {
+  return F == Format::kBF16 ? (cols + 1) / 2 : cols;
+}
+
+template <class Isa, Format F>
+inline typename Isa::V dense_step(typename Isa::V acc, typename Isa::Dense w, const uint8_t* x) {
+  if constexpr (F == Format::kBF16) {
+    uint32_t pair;
+    __builtin_memcpy(&pair, x, 4);
+    return Isa::dot_bf16(acc, w, pair);
+  } else {
+    float value;
+    __builtin_memcpy(&value, x, 4);
+    return Isa::fma(w.v, Isa::set1(value), acc);
+  }
+}
+
+template <class Isa, Format F>
+inline typename Isa::Dense load_dense(const uint8_t* w) {
+  if constexpr (F == Format::kBF16) return Isa::load_bf16(w);
+  typename Isa::Dense dense;
+  if constexpr (F == Format::kF16) dense.v = Isa::load_half(w);
+  if constexpr (F == Format::kF32) dense.v = Isa::load(reinterpret_cast<const float*>(w));
+  return dense;
+}
+
+template <class Isa, Format F, int T, int R>
+void dense_rows(const LinearTask& task, int64_t tile, int64_t row) {
+  const size_t stride = tile_bytes(F, task.cols);
+  const size_t x_stride = F == Format::kBF16 ? bf16_row_bytes(task.cols) : f32_row_bytes(task.cols);
+  const uint8_t* w = task.data + stride * tile;
+  const uint8_t* x = static_cast<const uint8_t*>(task.input) + x_stride * row;
+  typename Isa::V acc[T][R];
+  TAILRACE_UNROLL
+  for (int t = 0; t < T; ++t) {
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) acc[t][r] = Isa::zero();
+  }
+  for (int64_t k = dense_steps<F>(task.cols); k > 0; --k, w += kWeightStep<F>, x += kInputStep) {
+    typename Isa::Dense weights[T];
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) weights[t] = load_dense<Isa, F>(w + stride * t);
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      TAILRACE_UNROLL
+      for (int t = 0; t < T; ++t) acc[t][r] = dense_step<Isa, F>(acc[t][r], weights[t], x + x_stride * r);
+    }
+  }
+  TAILRACE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) {
+      Isa::store_n(task.y + (row + r) * task.y_stride + (tile + t) * kTile, add_bias<Isa>(task, tile + t, acc[t][r]),
+                   rows_of_tile(task, tile + t));
+    }
+  }
+}
+
+template <class Isa, Format F, int T, int R>
+void dense_some_rows(int rows, const LinearTask& task, int64_t tile, int64_t row) {
+  if (rows == R) return dense_rows<Isa, F, T, R>(task, tile, row);
+  if constexpr (R > 1) dense_some_rows<Isa, F, T, R - 1>(rows, task, tile, row);
+}
+
+template <class Isa, Format F, int T, int R>
+void dense_tiles(const LinearTask& task, int64_t tile, int64_t row_begin, int64_t row_end) {
+  for (int64_t row = row_begin; row < row_end;) {
+    const int rows = next_rows(row_end - row, R);
+    dense_some_rows<Isa, F, T, R>(rows, task, tile, row);
+    row += rows;
+  }
+}
+
+template <class Isa, Format F>
+void dense_linear(const LinearTask& task) {
+  const int64_t sweep = rows_per_sweep(f32_row_bytes(task.cols));
+  constexpr int kWide = 2 * Isa::kPanelTiles;  // few rows: more tiles, so that sums in flight cover the latency
+  for (int64_t row = 0; row < task.m; row += sweep) {
+    const int64_t end = task.m - row < sweep ? task.m : row + sweep;
+    int64_t tile = task.tile_begin;
+    if (task.m <= 2) {
+      for (; tile + kWide <= task.tile_end; tile += kWide) dense_tiles<Isa, F, kWide, 2>(task, tile, row, end);
+    }
+    for (; tile + Isa::kPanelTiles <= task.tile_end; tile += Isa::kPanelTiles) {
+      dense_tiles<Isa, F, Isa::kPanelTiles, Isa::kPanelRows>(task, tile, row, end);
+    }
+    for (; tile < task.tile_end; ++tile) dense_tiles<Isa, F, 1, Isa::kPanelRows>(task, tile, row, end);
+  }
+}
+
+template <class Isa>
+void isa_linear(const LinearTask& task) {
+  switch (task.format) {
+    case Format::kF32: return dense_linear<Isa, Format::kF32>(task);
+    case Format::kF16: return dense_linear<Isa, Format::kF16>(task);
+    case Format::kBF16: return dense_linear<Isa, Format::kBF16>(task);
+    case Format::kQ4_0: return quant_linear<Isa, Format::kQ4_0>(task);
+    case Format::kQ4_1: return quant_linear<Isa, Format::kQ4_1>(task);
+    case Format::kQ5_0: return quant_linear<Isa, Format::kQ5_0>(task);
+    case Format::kQ5_1: return quant_linear<Isa, Format::kQ5_1>(task);
+    case Format::kQ8_0: return quant_linear<Isa, Format::kQ8_0>(task);
+    case Format::kQ4_K: return quant_linear<Isa, Format::kQ4_K>(task);
+    case Format::kQ5_K: return quant_linear<Isa, Format::kQ5_K>(task);
+    case Format::kQ6_K: return quant_linear<Isa, Format::kQ6_K>(task);
+  }
+}
+
+// Below this a block of activations counts as zero: 127 / max must not overflow.
+constexpr float kSmallestInput = 1e-30f;
+
+// Nearest even; a NaN stays one.
+inline uint16_t round_to_bf16(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, 4);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+inline void bf16_row(const float* x, int64_t k, uint16_t* out) {
+  for (int64_t i = 0; i < k; ++i) out[i] = round_to_bf16(x[i]);
+  if (k % 2 != 0) out[k] = 0;
+}
+
+// The codes are written already: d and what follows from it and from the sums of the codes' halves.
+inline void finish_input_block(float d, int32_t low, int32_t high, InputBlock& block) {
+  const int32_t sum = low + high;
+  block.d = d;
+  block.d_sum = d * static_cast<float>(sum);
+  block.minus_8 = -8 * sum;
+  block.minus_16 = -16 * sum;
+  block.minus_128 = -128 * sum;
+  block.minus_32[0] = -32 * low;
+  block.minus_32[1] = -32 * high;
+}
+
+}  // namespace
+}  // namespace tailrace::cpu

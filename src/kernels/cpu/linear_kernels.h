@@ -1,0 +1,292 @@
+// The linear kernels, written once over an Isa: 16-lane floats V and sums I, and 64-byte code vectors W.
+// Each output is accumulated over k in one fixed order, whatever the number of rows and tiles computed together:
+//   quantised, per block:  sum = start + codes . q (exact int32);  acc = fma(sum, d_w * d_x, acc)
+//                          with a minimum: acc = fma(m_w, d_x * sum(q), acc);  Q6_K: one fma per half block
+//   dense: acc = fma(w, x, acc) per k (BF16: per pair of k)
+// Few activation rows ("direct"): codes are unpacked in registers, each weight byte is read once; bound by memory.
+// Many ("panel"): a chunk of K of kPanelTiles tiles is unpacked to L1, then multiplied with kPanelRows rows at a time;
+// bound by the dot-product units: 8 dot products and 3-4 float operations per block and 16 outputs.
+// Included by per-ISA files only: everything has internal linkage and no standard library function is called.
+#pragma once
+
+#include "kernels/cpu/linear_isa.h"
+#include "kernels/cpu/linear_layout.h"
+
+// Register blocks are arrays; they live in registers only when every loop over them is unrolled.
+#define TAILRACE_UNROLL _Pragma("GCC unroll 16")
+
+namespace tailrace::cpu {
+namespace {
+
+constexpr int kChunkBlocks = 24;             // K of a panel: with two tiles 30 KB, within L1
+constexpr int64_t kInputBytesInL2 = 1 << 20;  // activations that are swept once per tile
+
+enum class Algebra { kOffset, kMin, kHalves };
+
+constexpr Algebra algebra(Format format) {
+  return scheme(format).scales == Scales::kSuperD16 ? Algebra::kHalves
+         : scheme(format).offset != 0               ? Algebra::kOffset
+                                                    : Algebra::kMin;
+}
+
+struct Panel {
+  alignas(64) uint8_t codes[kChunkBlocks][kGroups][kVector];
+  alignas(64) float d[kChunkBlocks][kTile];
+  alignas(64) float m[kChunkBlocks][kTile];  // the minimum; Q6_K: d of the second half
+};
+
+template <Format F>
+inline int32_t sum_start(const InputBlock& x) {
+  constexpr int offset = scheme(F).offset;
+  return offset == 8 ? x.minus_8 : offset == 16 ? x.minus_16 : offset == 128 ? x.minus_128 : 0;
+}
+
+inline int32_t load_4(const int8_t* q) {
+  int32_t bytes;
+  __builtin_memcpy(&bytes, q, 4);
+  return bytes;
+}
+
+template <class Isa, Format F>
+inline void load_scales(const uint8_t* scales, int64_t b, typename Isa::V& d, typename Isa::V& m) {
+  constexpr Scales kind = scheme(F).scales;
+  if constexpr (kind == Scales::kD) {
+    d = Isa::load_half(scales + b * 2 * kTile);
+  } else if constexpr (kind == Scales::kDM) {
+    d = Isa::load_half(scales + b * 4 * kTile);
+    m = Isa::load_half(scales + b * 4 * kTile + 2 * kTile);
+  } else if constexpr (kind == Scales::kSuperDM) {
+    const uint8_t* super = scales + b / kSuperBlocks * kSuperDMBytes;
+    const uint8_t* sub = super + 4 * kTile + b % kSuperBlocks * 2 * kTile;
+    d = Isa::mul(Isa::load_half(super), Isa::load_u8(sub));
+    m = Isa::mul(Isa::load_half(super + 2 * kTile), Isa::sub(Isa::zero(), Isa::load_u8(sub + kTile)));
+  } else {
+    const uint8_t* super = scales + b / kSuperBlocks * kSuperD16Bytes;
+    const uint8_t* sub = super + 2 * kTile + b % kSuperBlocks * 2 * kTile;
+    const typename Isa::V all = Isa::load_half(super);
+    d = Isa::mul(all, Isa::load_s8(sub));
+    m = Isa::mul(all, Isa::load_s8(sub + kTile));
+  }
+}
+
+// One block's contribution of one tile to one row; w(g) yields the codes of group g.
+template <class Isa, Format F>
+inline typename Isa::V finish_block(typename Isa::I sum, typename Isa::I second_half, typename Isa::V d,
+                                    typename Isa::V m, const InputBlock& x, typename Isa::V acc) {
+  acc = Isa::fma(Isa::to_float(sum), Isa::mul(d, Isa::set1(x.d)), acc);
+  if constexpr (algebra(F) == Algebra::kMin) acc = Isa::fma(m, Isa::set1(x.d_sum), acc);
+  if constexpr (algebra(F) == Algebra::kHalves) {
+    acc = Isa::fma(Isa::to_float(second_half), Isa::mul(m, Isa::set1(x.d)), acc);
+  }
+  return acc;
+}
+
+// sums[t][r] over the groups [Begin, End) of one block.
+template <class Isa, Format F, int T, int R, int Begin, int End, class Codes>
+inline void dot_groups(typename Isa::I (&sums)[T][R], const Codes& codes, const InputBlock* const (&x)[R]) {
+  TAILRACE_UNROLL
+  for (int g = Begin; g < End; ++g) {
+    typename Isa::W w[T];
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) w[t] = codes(t, g);
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const int32_t q = load_4(x[r]->q + 4 * g);
+      TAILRACE_UNROLL
+      for (int t = 0; t < T; ++t) sums[t][r] = Isa::template dot<scheme(F).bits>(sums[t][r], w[t], q);
+    }
+  }
+}
+
+// One block of T tiles times R rows, accumulated into acc.
+template <class Isa, Format F, int T, int R, class Codes>
+inline void multiply_block(const Codes& codes, const typename Isa::V (&d)[T], const typename Isa::V (&m)[T],
+                           const InputBlock* const (&x)[R], typename Isa::V (&acc)[T][R]) {
+  typename Isa::I sums[T][R], halves[T][R];
+  constexpr bool kTwo = algebra(F) == Algebra::kHalves;
+  TAILRACE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) sums[t][r] = Isa::set1_int(kTwo ? x[r]->minus_32[0] : sum_start<F>(*x[r]));
+  }
+  dot_groups<Isa, F, T, R, 0, kTwo ? kGroups / 2 : kGroups>(sums, codes, x);
+  if constexpr (kTwo) {
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      TAILRACE_UNROLL
+      for (int t = 0; t < T; ++t) halves[t][r] = Isa::set1_int(x[r]->minus_32[1]);
+    }
+    dot_groups<Isa, F, T, R, kGroups / 2, kGroups>(halves, codes, x);
+  }
+  TAILRACE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) {
+      if constexpr (kTwo) {
+        acc[t][r] = finish_block<Isa, F>(sums[t][r], halves[t][r], d[t], m[t], *x[r], acc[t][r]);
+      } else {
+        acc[t][r] = finish_block<Isa, F>(sums[t][r], sums[t][r], d[t], m[t], *x[r], acc[t][r]);
+      }
+    }
+  }
+}
+
+inline int rows_of_tile(const LinearTask& task, int64_t tile) {
+  const int64_t left = task.rows - tile * kTile;
+  return left < kTile ? static_cast<int>(left) : kTile;
+}
+
+template <class Isa>
+inline typename Isa::V add_bias(const LinearTask& task, int64_t tile, typename Isa::V acc) {
+  if (task.bias == nullptr) return acc;
+  return Isa::add(acc, Isa::load_n(task.bias + tile * kTile, rows_of_tile(task, tile)));
+}
+
+template <class Isa, Format F, int R>
+void direct_rows(const LinearTask& task) {
+  constexpr int kBits = scheme(F).bits;
+  const int64_t blocks = task.cols / kBlock;
+  const size_t stride = tile_bytes(F, task.cols);
+  for (int64_t tile = task.tile_begin; tile < task.tile_end; ++tile) {
+    const uint8_t* codes = task.data + stride * tile;
+    const uint8_t* scales = codes + code_bytes(kBits) * blocks;
+    typename Isa::V acc[1][R], d[1], m[1];
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) acc[0][r] = Isa::zero();
+    m[0] = Isa::zero();
+    for (int64_t b = 0; b < blocks; ++b) {
+      const InputBlock* x[R];
+      TAILRACE_UNROLL
+      for (int r = 0; r < R; ++r) x[r] = static_cast<const InputBlock*>(task.input) + r * blocks + b;
+      Isa::prefetch(codes + Isa::kPrefetchBytes);
+      typename Isa::W w[kGroups];
+      Isa::template unpack<kBits>(codes, w);
+      codes += code_bytes(kBits);
+      load_scales<Isa, F>(scales, b, d[0], m[0]);
+      multiply_block<Isa, F, 1, R>([&w](int, int g) { return w[g]; }, d, m, x, acc);
+    }
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      Isa::store_n(task.y + r * task.y_stride + tile * kTile, add_bias<Isa>(task, tile, acc[0][r]),
+                   rows_of_tile(task, tile));
+    }
+  }
+}
+
+template <class Isa, Format F>
+void unpack_panel(const uint8_t* tile, int64_t blocks, int64_t begin, int count, Panel& panel) {
+  constexpr int kBits = scheme(F).bits;
+  const uint8_t* codes = tile + code_bytes(kBits) * begin;
+  const uint8_t* scales = tile + code_bytes(kBits) * blocks;
+  for (int b = 0; b < count; ++b, codes += code_bytes(kBits)) {
+    typename Isa::W w[kGroups];
+    Isa::template unpack<kBits>(codes, w);
+    TAILRACE_UNROLL
+    for (int g = 0; g < kGroups; ++g) Isa::store_codes(panel.codes[b][g], w[g]);
+    typename Isa::V d, m = Isa::zero();
+    load_scales<Isa, F>(scales, begin + b, d, m);
+    Isa::store(panel.d[b], d);
+    if constexpr (algebra(F) != Algebra::kOffset) Isa::store(panel.m[b], m);
+  }
+}
+
+// Where a panel's outputs are and which part of K it covers.
+struct PanelSpan {
+  int64_t tile, row, begin;  // first tile, activation row and block
+  int count;                 // blocks
+};
+
+template <class Isa, Format F, int T, int R>
+void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& span) {
+  const int64_t blocks = task.cols / kBlock;
+  const InputBlock* input = static_cast<const InputBlock*>(task.input) + span.row * blocks + span.begin;
+  float* y = task.y + span.row * task.y_stride + span.tile * kTile;
+  typename Isa::V acc[T][R];
+  TAILRACE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) {
+      acc[t][r] = span.begin == 0 ? Isa::zero()
+                                  : Isa::load_n(y + r * task.y_stride + t * kTile, rows_of_tile(task, span.tile + t));
+    }
+  }
+  for (int b = 0; b < span.count; ++b) {
+    const InputBlock* x[R];
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) x[r] = input + r * blocks + b;
+    typename Isa::V d[T], m[T];
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) {
+      d[t] = Isa::load(panels[t].d[b]);
+      m[t] = algebra(F) == Algebra::kOffset ? Isa::zero() : Isa::load(panels[t].m[b]);
+    }
+    multiply_block<Isa, F, T, R>([&](int t, int g) { return Isa::load_codes(panels[t].codes[b][g]); }, d, m, x, acc);
+  }
+  const bool last = span.begin + span.count == blocks;
+  TAILRACE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) {
+      Isa::store_n(y + r * task.y_stride + t * kTile, last ? add_bias<Isa>(task, span.tile + t, acc[t][r]) : acc[t][r],
+                   rows_of_tile(task, span.tile + t));
+    }
+  }
+}
+
+template <class Isa, Format F, int T, int R>
+void panel_some_rows(int rows, const LinearTask& task, const Panel* panels, const PanelSpan& span) {
+  if (rows == R) return panel_rows<Isa, F, T, R>(task, panels, span);
+  if constexpr (R > 1) panel_some_rows<Isa, F, T, R - 1>(rows, task, panels, span);
+}
+
+// Splits m rows into even pieces of at most `most`: the size of the next piece.
+inline int next_rows(int64_t left, int most) {
+  const int64_t pieces = (left + most - 1) / most;
+  return static_cast<int>((left + pieces - 1) / pieces);
+}
+
+template <class Isa, Format F, int T>
+void panel_tiles(const LinearTask& task, int64_t tile, int64_t row_begin, int64_t row_end) {
+  Panel panels[T];
+  const int64_t blocks = task.cols / kBlock;
+  const size_t stride = tile_bytes(F, task.cols);
+  for (int64_t begin = 0; begin < blocks; begin += kChunkBlocks) {
+    const int count = static_cast<int>(blocks - begin < kChunkBlocks ? blocks - begin : kChunkBlocks);
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) unpack_panel<Isa, F>(task.data + stride * (tile + t), blocks, begin, count, panels[t]);
+    for (int64_t row = row_begin; row < row_end;) {
+      const int rows = next_rows(row_end - row, Isa::kPanelRows);
+      panel_some_rows<Isa, F, T, Isa::kPanelRows>(rows, task, panels, {tile, row, begin, count});
+      row += rows;
+    }
+  }
+}
+
+// Activation rows that stay in L2 while the tiles sweep over them.
+inline int64_t rows_per_sweep(size_t row_bytes) {
+  const int64_t rows = kInputBytesInL2 / static_cast<int64_t>(row_bytes + 1);
+  return rows < 48 ? 48 : rows;
+}
+
+template <class Isa, Format F, int R>
+void direct_some_rows(const LinearTask& task) {
+  if (task.m == R) return direct_rows<Isa, F, R>(task);
+  if constexpr (R > 1) direct_some_rows<Isa, F, R - 1>(task);
+}
+
+template <class Isa, Format F>
+void quant_linear(const LinearTask& task) {
+  if (task.m <= Isa::kDirectRows) return direct_some_rows<Isa, F, Isa::kDirectRows>(task);
+  const int64_t sweep = rows_per_sweep(int8_row_bytes(task.cols));
+  for (int64_t row = 0; row < task.m; row += sweep) {
+    const int64_t end = task.m - row < sweep ? task.m : row + sweep;
+    int64_t tile = task.tile_begin;
+    for (; tile + Isa::kPanelTiles <= task.tile_end; tile += Isa::kPanelTiles) {
+      panel_tiles<Isa, F, Isa::kPanelTiles>(task, tile, row, end);
+    }
+    for (; tile < task.tile_end; ++tile) panel_tiles<Isa, F, 1>(task, tile, row, end);
+  }
+}
+
+}  // namespace
+}  // namespace tailrace::cpu

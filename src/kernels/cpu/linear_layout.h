@@ -1,0 +1,100 @@
+// The packed layout of a weight and of the activations it multiplies: shared by packer and kernels of every ISA.
+// A weight is a sequence of tiles of 16 rows, row r of a tile being lane r. A quantised tile holds first the codes of all
+// 32-blocks of K, then their scales; codes are unsigned (value = d * (code - offset), or d * code + m) and lie so that one
+// 64-byte vector is 16 rows x 4 consecutive k. All names have internal linkage: each ISA compiles its own copies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/format.h"
+
+namespace tailrace::cpu {
+
+// 32 activations: codes q = x / d, and what the algebra of each format needs besides. One cache line.
+struct alignas(64) InputBlock {
+  int8_t q[32];
+  float d;        // max |x| / 127
+  float d_sum;    // d * sum(q)
+  int32_t minus_8, minus_16, minus_128;  // -offset * sum(q): where the integer sums start
+  int32_t minus_32[2];                   // the same for each half of the block (Q6_K)
+};
+static_assert(sizeof(InputBlock) == 64);
+
+namespace {
+
+constexpr int kTile = 16;        // rows
+constexpr int kBlock = 32;       // k of one InputBlock
+constexpr int kGroups = 8;       // of 4 k in a block
+constexpr int kVector = 64;      // bytes of 16 rows x 4 k
+constexpr int kSuperBlocks = 8;  // blocks of a K-quant's super-block
+
+enum class Scales : uint8_t {
+  kD,         // per block: half d[16]
+  kDM,        // per block: half d[16], m[16]
+  kSuperDM,   // per super-block: half d[16], dmin[16], then 8 x (uint8 scale[16], min[16]); m = -dmin * min
+  kSuperD16,  // per super-block: half d[16], then 16 x int8 scale[16], one per 16 k
+  kNone,
+};
+
+struct Scheme {
+  int bits;       // of a code; 0 for dense formats
+  Scales scales;
+  int offset;     // value = d * (code - offset); 0 where a minimum takes its part
+};
+
+constexpr Scheme scheme(Format format) {
+  switch (format) {
+    case Format::kQ4_0: return {4, Scales::kD, 8};
+    case Format::kQ4_1: return {4, Scales::kDM, 0};
+    case Format::kQ5_0: return {5, Scales::kD, 16};
+    case Format::kQ5_1: return {5, Scales::kDM, 0};
+    case Format::kQ8_0: return {8, Scales::kD, 128};
+    case Format::kQ4_K: return {4, Scales::kSuperDM, 0};
+    case Format::kQ5_K: return {5, Scales::kSuperDM, 0};
+    case Format::kQ6_K: return {6, Scales::kSuperD16, 32};
+    default: return {0, Scales::kNone, 0};
+  }
+}
+
+constexpr size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Bytes of the codes of one block of a tile. 8 bits: vector g holds k 4g..4g+3. Fewer: vector j < 4 holds the low nibbles
+// of group j in its low and of group j + 4 in its high nibbles; 5 bits: then a vector whose bit g is group g's fifth bit;
+// 6 bits: then two vectors whose bits 2g, 2g+1 are the top bits of group g and g + 4.
+constexpr size_t code_bytes(int bits) { return static_cast<size_t>(kVector) * bits; }
+
+constexpr size_t kSuperDMBytes = 2 * 2 * kTile + 2 * kSuperBlocks * kTile;
+constexpr size_t kSuperD16Bytes = 2 * kTile + 2 * kSuperBlocks * kTile;
+
+constexpr size_t scale_bytes(Scales scales, int64_t blocks) {
+  const size_t n = static_cast<size_t>(blocks);
+  switch (scales) {
+    case Scales::kD: return n * 2 * kTile;
+    case Scales::kDM: return n * 4 * kTile;
+    case Scales::kSuperDM: return n / kSuperBlocks * kSuperDMBytes;
+    case Scales::kSuperD16: return n / kSuperBlocks * kSuperD16Bytes;
+    case Scales::kNone: return 0;
+  }
+  return 0;
+}
+
+// Dense tiles: F32, F16 [k][16 rows]; BF16 [k / 2][16 rows][2], an odd last k padded with zero.
+constexpr size_t tile_bytes(Format format, int64_t cols) {
+  const size_t k = static_cast<size_t>(cols);
+  if (format == Format::kF32) return k * 4 * kTile;
+  if (format == Format::kF16) return round_up_64(k * 2 * kTile);
+  if (format == Format::kBF16) return (k + 1) / 2 * 4 * kTile;
+  const Scheme s = scheme(format);
+  return round_up_64(code_bytes(s.bits) * (k / kBlock) + scale_bytes(s.scales, cols / kBlock));
+}
+
+constexpr int64_t num_tiles(int64_t rows) { return (rows + kTile - 1) / kTile; }
+
+// Bytes from one row of prepared activations to the next.
+constexpr size_t int8_row_bytes(int64_t k) { return static_cast<size_t>(k / kBlock) * sizeof(InputBlock); }
+constexpr size_t bf16_row_bytes(int64_t k) { return round_up_64(static_cast<size_t>(k) * 2 + 2); }
+constexpr size_t f32_row_bytes(int64_t k) { return round_up_64(static_cast<size_t>(k) * 4); }
+
+}  // namespace
+}  // namespace tailrace::cpu

@@ -1,0 +1,266 @@
+// Packing a stored weight into tiles, and reading one row back.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear_layout.h"
+#include "weights/dequantize.h"
+
+namespace tailrace::cpu {
+namespace {
+
+Status shape_error(const TensorView& tensor, const std::string& what) {
+  return Status(StatusCode::kDataLoss, "tensor " + tensor.name + " (" + format_traits(tensor.format).name + "): " + what);
+}
+
+Status check_shape(const TensorView& tensor) {
+  if (tensor.shape.size() != 2) return shape_error(tensor, "a linear layer's weight has two dimensions");
+  const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
+  if (rows <= 0 || cols <= 0) return shape_error(tensor, "its dimensions must be positive");
+  const int block = format_traits(tensor.format).block_elems;
+  if (cols % block != 0) {
+    return shape_error(tensor, "its width " + std::to_string(cols) + " is not a multiple of " + std::to_string(block));
+  }
+  const size_t row_bytes = stored_row_bytes(tensor.format, cols);
+  if (tensor.bytes / row_bytes != static_cast<size_t>(rows) || tensor.bytes % row_bytes != 0) {
+    return shape_error(tensor, "its size is not that of its shape");
+  }
+  if (tensor.rope_interleaved &&
+      (tensor.head_dim <= 0 || tensor.head_dim % 2 != 0 || rows % tensor.head_dim != 0)) {
+    return shape_error(tensor, "its rows are not whole heads of an even size, as interleaved RoPE needs");
+  }
+  return Status();
+}
+
+// The stored row that becomes packed row `row`: pair (i, i + half) of a head is stored as (2i, 2i + 1).
+int64_t source_row(const TensorView& tensor, int64_t row) {
+  if (!tensor.rope_interleaved) return row;
+  const int64_t half = tensor.head_dim / 2;
+  const int64_t in_head = row % tensor.head_dim;
+  return row - in_head + 2 * (in_head % half) + in_head / half;
+}
+
+void put(uint8_t* dst, int lane, const uint8_t* half) { std::memcpy(dst + 2 * lane, half, 2); }
+
+// The codes of 32-block `b` of a stored row, unsigned, in the order of k.
+void read_codes(Format format, const uint8_t* row, int64_t b, uint8_t (&code)[kBlock]) {
+  const uint8_t* block = row + b * format_traits(format).block_bytes;
+  const uint8_t* super = row + b / kSuperBlocks * format_traits(format).block_bytes;
+  const int sub = static_cast<int>(b % kSuperBlocks);
+  const auto nibbles = [&code](const uint8_t* q) {
+    for (int i = 0; i < kBlock / 2; ++i) {
+      code[i] = q[i] & 15;
+      code[i + kBlock / 2] = q[i] >> 4;
+    }
+  };
+  const auto fifth_bits = [&code](const uint8_t* bits) {
+    for (int i = 0; i < kBlock; ++i) code[i] |= (bits[i / 8] >> (i % 8) & 1) << 4;
+  };
+  const auto half_bytes = [&code](const uint8_t* q, bool high) {
+    for (int i = 0; i < kBlock; ++i) code[i] = high ? q[i] >> 4 : q[i] & 15;
+  };
+  switch (format) {
+    case Format::kQ4_0: nibbles(block + 2); break;
+    case Format::kQ4_1: nibbles(block + 4); break;
+    case Format::kQ5_0: nibbles(block + 6); fifth_bits(block + 2); break;
+    case Format::kQ5_1: nibbles(block + 8); fifth_bits(block + 4); break;
+    case Format::kQ8_0:
+      for (int i = 0; i < kBlock; ++i) code[i] = block[2 + i] ^ 0x80;
+      break;
+    case Format::kQ4_K: half_bytes(super + 16 + sub / 2 * kBlock, sub % 2 != 0); break;
+    case Format::kQ5_K:
+      half_bytes(super + 48 + sub / 2 * kBlock, sub % 2 != 0);
+      for (int i = 0; i < kBlock; ++i) code[i] |= (super[16 + i] >> sub & 1) << 4;
+      break;
+    case Format::kQ6_K:
+      half_bytes(super + sub / 4 * 64 + sub % 2 * kBlock, sub % 4 >= 2);
+      for (int i = 0; i < kBlock; ++i) code[i] |= (super[128 + sub / 4 * kBlock + i] >> 2 * (sub % 4) & 3) << 4;
+      break;
+    default: CHECK(false);
+  }
+}
+
+// Writes a block's codes into one lane of its tile.
+void place_codes(int bits, const uint8_t (&code)[kBlock], int lane, uint8_t* tile_block) {
+  uint8_t packed[kBlock];
+  const int nibble_vectors = bits == 8 ? kGroups : kGroups / 2;
+  if (bits == 8) {
+    std::memcpy(packed, code, kBlock);
+  } else {
+    for (int i = 0; i < kBlock / 2; ++i) {
+      packed[i] = static_cast<uint8_t>((code[i] & 15) | code[i + kBlock / 2] << 4);
+    }
+  }
+  for (int v = 0; v < nibble_vectors; ++v) std::memcpy(tile_block + v * kVector + 4 * lane, packed + 4 * v, 4);
+  if (bits != 5 && bits != 6) return;
+  uint8_t top[2][4] = {};
+  for (int k = 0; k < kBlock; ++k) {
+    const int g = k / 4;
+    top[bits == 6 ? g / 4 : 0][k % 4] |= static_cast<uint8_t>(code[k] >> 4 << (bits == 6 ? 2 * (g % 4) : g));
+  }
+  for (int v = 0; v < bits - 4; ++v) std::memcpy(tile_block + (4 + v) * kVector + 4 * lane, top[v], 4);
+}
+
+// The 6-bit scale and minimum of sub-block `sub` of a Q4_K or Q5_K super-block's 12 bytes.
+void read_scale_and_min(const uint8_t* q, int sub, uint8_t* scale, uint8_t* min) {
+  if (sub < 4) {
+    *scale = q[sub] & 63;
+    *min = q[sub + 4] & 63;
+  } else {
+    *scale = static_cast<uint8_t>((q[sub + 4] & 15) | q[sub - 4] >> 6 << 4);
+    *min = static_cast<uint8_t>(q[sub + 4] >> 4 | q[sub] >> 6 << 4);
+  }
+}
+
+void place_scales(Format format, const uint8_t* row, int64_t blocks, int lane, uint8_t* scales) {
+  const size_t block_bytes = format_traits(format).block_bytes;
+  const Scales kind = scheme(format).scales;
+  const int64_t stored_blocks = blocks * kBlock / format_traits(format).block_elems;
+  for (int64_t s = 0; s < stored_blocks; ++s) {
+    const uint8_t* block = row + s * block_bytes;
+    if (kind == Scales::kD) {
+      put(scales + s * 2 * kTile, lane, block);
+    } else if (kind == Scales::kDM) {
+      put(scales + s * 4 * kTile, lane, block);
+      put(scales + s * 4 * kTile + 2 * kTile, lane, block + 2);
+    } else if (kind == Scales::kSuperDM) {
+      uint8_t* super = scales + s * kSuperDMBytes;
+      put(super, lane, block);
+      put(super + 2 * kTile, lane, block + 2);
+      for (int sub = 0; sub < kSuperBlocks; ++sub) {
+        uint8_t* pair = super + 4 * kTile + sub * 2 * kTile + lane;
+        read_scale_and_min(block + 4, sub, pair, pair + kTile);
+      }
+    } else {
+      uint8_t* super = scales + s * kSuperD16Bytes;
+      put(super, lane, block + 208);
+      for (int sub = 0; sub < 2 * kSuperBlocks; ++sub) super[2 * kTile + sub * kTile + lane] = block[192 + sub];
+    }
+  }
+}
+
+void place_dense(Format format, const uint8_t* row, int64_t cols, int lane, uint8_t* tile) {
+  const size_t size = format_traits(format).block_bytes;
+  const int64_t pair = format == Format::kBF16 ? 2 : 1;
+  for (int64_t k = 0; k < cols; ++k) {
+    std::memcpy(tile + ((k / pair * kTile + lane) * pair + k % pair) * size, row + k * size, size);
+  }
+}
+
+float read_half(const uint8_t* p, int lane) {
+  uint16_t bits;
+  std::memcpy(&bits, p + 2 * lane, 2);
+  return half_to_float(bits);
+}
+
+// One lane's block: value(k) = d[k / 16] * (code - offset) + m, in the roundings of the stored format's definition.
+struct LaneScales {
+  float d[2];
+  float m;
+};
+
+LaneScales lane_scales(Scales kind, const uint8_t* scales, int64_t b, int lane) {
+  if (kind == Scales::kD) {
+    const float d = read_half(scales + b * 2 * kTile, lane);
+    return {{d, d}, 0.0f};
+  }
+  if (kind == Scales::kDM) {
+    const float d = read_half(scales + b * 4 * kTile, lane);
+    return {{d, d}, read_half(scales + b * 4 * kTile + 2 * kTile, lane)};
+  }
+  const int64_t s = b / kSuperBlocks;
+  const int sub = static_cast<int>(b % kSuperBlocks);
+  if (kind == Scales::kSuperDM) {
+    const uint8_t* super = scales + s * kSuperDMBytes;
+    const uint8_t* pair = super + 4 * kTile + sub * 2 * kTile + lane;
+    const float d = read_half(super, lane) * pair[0];
+    return {{d, d}, -(read_half(super + 2 * kTile, lane) * pair[kTile])};
+  }
+  const uint8_t* super = scales + s * kSuperD16Bytes;
+  const uint8_t* pair = super + 2 * kTile + sub * 2 * kTile + lane;
+  const float d = read_half(super, lane);
+  return {{d * static_cast<int8_t>(pair[0]), d * static_cast<int8_t>(pair[kTile])}, 0.0f};
+}
+
+int lane_code(int bits, const uint8_t* tile_block, int lane, int k) {
+  const int g = k / 4;
+  const int at = 4 * lane + k % 4;
+  if (bits == 8) return tile_block[g * kVector + at];
+  const int nibbles = tile_block[g % 4 * kVector + at];
+  int code = g < 4 ? nibbles & 15 : nibbles >> 4;
+  if (bits == 5) code |= (tile_block[4 * kVector + at] >> g & 1) << 4;
+  if (bits == 6) code |= (tile_block[(4 + g / 4) * kVector + at] >> 2 * (g % 4) & 3) << 4;
+  return code;
+}
+
+void lookup_dense(Format format, const uint8_t* tile, int64_t cols, int lane, float* out) {
+  const size_t size = format_traits(format).block_bytes;
+  const int64_t pair = format == Format::kBF16 ? 2 : 1;
+  for (int64_t k = 0; k < cols; ++k) {
+    const uint8_t* p = tile + ((k / pair * kTile + lane) * pair + k % pair) * size;
+    uint16_t bits;
+    if (format == Format::kF32) {
+      std::memcpy(out + k, p, 4);
+      continue;
+    }
+    std::memcpy(&bits, p, 2);
+    out[k] = format == Format::kF16 ? half_to_float(bits) : bfloat16_to_float(bits);
+  }
+}
+
+}  // namespace
+
+Expected<size_t> packed_bytes(const TensorView& tensor) {
+  if (Status status = check_shape(tensor); !status.ok()) return fail(status);
+  return tile_bytes(tensor.format, tensor.shape[1]) * num_tiles(tensor.shape[0]);
+}
+
+Status pack(const TensorView& tensor, void* dst) {
+  if (Status status = check_shape(tensor); !status.ok()) return status;
+  const Format format = tensor.format;
+  const int64_t rows = tensor.shape[0], cols = tensor.shape[1], blocks = cols / kBlock;
+  const size_t stride = tile_bytes(format, cols), row_bytes = stored_row_bytes(format, cols);
+  const int bits = scheme(format).bits;
+  uint8_t* out = static_cast<uint8_t*>(dst);
+  // Lanes past the last row, and the pad of an odd k, are zero.
+  std::memset(out + stride * (num_tiles(rows) - 1), 0, stride);
+  for (int64_t row = 0; row < rows; ++row) {
+    uint8_t* tile = out + stride * (row / kTile);
+    const int lane = static_cast<int>(row % kTile);
+    const uint8_t* src = reinterpret_cast<const uint8_t*>(tensor.data) + row_bytes * source_row(tensor, row);
+    if (bits == 0) {
+      if (lane == 0) std::memset(tile, 0, stride);
+      place_dense(format, src, cols, lane, tile);
+      continue;
+    }
+    uint8_t code[kBlock];
+    for (int64_t b = 0; b < blocks; ++b) {
+      read_codes(format, src, b, code);
+      place_codes(bits, code, lane, tile + code_bytes(bits) * b);
+    }
+    place_scales(format, src, blocks, lane, tile + code_bytes(bits) * blocks);
+  }
+  return Status();
+}
+
+void lookup_row(const Weight& weight, int64_t row, float* out) {
+  CHECK(row >= 0 && row < weight.rows);
+  const Scheme s = scheme(weight.format);
+  const int lane = static_cast<int>(row % kTile);
+  const uint8_t* tile =
+      static_cast<const uint8_t*>(weight.data) + tile_bytes(weight.format, weight.cols) * (row / kTile);
+  if (s.bits == 0) return lookup_dense(weight.format, tile, weight.cols, lane, out);
+  const int64_t blocks = weight.cols / kBlock;
+  const uint8_t* scales = tile + code_bytes(s.bits) * blocks;
+  for (int64_t b = 0; b < blocks; ++b, tile += code_bytes(s.bits), out += kBlock) {
+    const LaneScales lane_scale = lane_scales(s.scales, scales, b, lane);
+    for (int k = 0; k < kBlock; ++k) {
+      const float product = lane_scale.d[k / 16] * static_cast<float>(lane_code(s.bits, tile, lane, k) - s.offset);
+      out[k] = s.scales == Scales::kDM || s.scales == Scales::kSuperDM ? product + lane_scale.m : product;
+    }
+  }
+}
+
+}  // namespace tailrace::cpu

@@ -1,0 +1,151 @@
+// The linear kernels in plain C++: any machine, and whatever vector units the compiler finds.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/linear_dense.h"
+
+namespace tailrace::cpu {
+namespace {
+
+inline float bits_to_float(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+// Branch-free, so that it vectorises: the exponent is rebiased by an exact multiplication.
+inline float half_bits_to_float(uint16_t half) {
+  const uint32_t magnitude = half & 0x7fffu;
+  const float finite = bits_to_float(magnitude << 13) * 0x1p112f;
+  uint32_t bits;
+  std::memcpy(&bits, &finite, 4);
+  if (magnitude >= 0x7c00u) bits = 0x7f800000u | (magnitude << 13);
+  return bits_to_float(bits | static_cast<uint32_t>(half & 0x8000u) << 16);
+}
+
+struct Portable {
+  static constexpr int kDirectRows = 1;
+  static constexpr int kPanelRows = 2;
+  static constexpr int kPanelTiles = 1;
+  static constexpr int kPrefetchBytes = 0;
+
+  struct V { float v[kTile]; };
+  struct I { int32_t v[kTile]; };
+  struct W { uint8_t v[kVector]; };
+  struct Dense { V v; uint16_t pairs[2 * kTile]; };
+
+  template <class F>
+  static V each(const F& f) {
+    V out;
+    for (int i = 0; i < kTile; ++i) out.v[i] = f(i);
+    return out;
+  }
+  static V zero() { return each([](int) { return 0.0f; }); }
+  static V set1(float x) { return each([x](int) { return x; }); }
+  static V load(const float* p) { return each([p](int i) { return p[i]; }); }
+  static V load_n(const float* p, int n) { return each([p, n](int i) { return i < n ? p[i] : 0.0f; }); }
+  static V load_u8(const uint8_t* p) { return each([p](int i) { return static_cast<float>(p[i]); }); }
+  static V load_s8(const uint8_t* p) { return each([p](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); }); }
+  static V load_half(const uint8_t* p) {
+    uint16_t bits[kTile];
+    std::memcpy(bits, p, sizeof(bits));
+    return each([&bits](int i) { return half_bits_to_float(bits[i]); });
+  }
+  static void store(float* p, const V& x) { std::memcpy(p, x.v, sizeof(x.v)); }
+  static void store_n(float* p, const V& x, int n) { std::memcpy(p, x.v, sizeof(float) * n); }
+  static V add(const V& a, const V& b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
+  static V sub(const V& a, const V& b) { return each([&](int i) { return a.v[i] - b.v[i]; }); }
+  static V mul(const V& a, const V& b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
+  // Two roundings where the target has no fused instruction: a library call per lane would cost too much.
+  static V fma(const V& a, const V& b, const V& c) {
+#ifdef __FP_FAST_FMAF
+    return each([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+#else
+    return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+#endif
+  }
+
+  static I set1_int(int32_t x) {
+    I out;
+    for (int i = 0; i < kTile; ++i) out.v[i] = x;
+    return out;
+  }
+  static V to_float(const I& x) { return each([&x](int i) { return static_cast<float>(x.v[i]); }); }
+  template <int Bits>
+  static I dot(const I& acc, const W& w, int32_t q) {
+    int8_t x[4];
+    std::memcpy(x, &q, 4);
+    I out = acc;
+    for (int i = 0; i < kTile; ++i) {
+      for (int j = 0; j < 4; ++j) out.v[i] += static_cast<int32_t>(w.v[4 * i + j]) * x[j];
+    }
+    return out;
+  }
+
+  template <int Bits>
+  static void unpack(const uint8_t* codes, W (&w)[kGroups]) {
+    if constexpr (Bits == 8) {
+      for (int g = 0; g < kGroups; ++g) std::memcpy(w[g].v, codes + g * kVector, kVector);
+      return;
+    }
+    for (int g = 0; g < kGroups; ++g) {
+      const uint8_t* nibbles = codes + g % 4 * kVector;
+      const uint8_t* top = codes + (Bits == 6 ? 4 + g / 4 : 4) * kVector;
+      for (int i = 0; i < kVector; ++i) {
+        uint8_t code = g < 4 ? nibbles[i] & 15 : nibbles[i] >> 4;
+        if constexpr (Bits == 5) code |= (top[i] >> g & 1) << 4;
+        if constexpr (Bits == 6) code |= (top[i] >> 2 * (g % 4) & 3) << 4;
+        w[g].v[i] = code;
+      }
+    }
+  }
+  static W load_codes(const uint8_t* p) {
+    W w;
+    std::memcpy(w.v, p, kVector);
+    return w;
+  }
+  static void store_codes(uint8_t* p, const W& w) { std::memcpy(p, w.v, kVector); }
+  static void prefetch(const uint8_t*) {}
+
+  static Dense load_bf16(const uint8_t* p) {
+    Dense out;
+    std::memcpy(out.pairs, p, sizeof(out.pairs));
+    return out;
+  }
+  static V dot_bf16(const V& acc, const Dense& w, uint32_t pair) {
+    const float even = bits_to_float(pair << 16), odd = bits_to_float(pair & 0xffff0000u);
+    const auto weight = [&w](int i) { return bits_to_float(static_cast<uint32_t>(w.pairs[i]) << 16); };
+    const V first = fma(each([&](int i) { return weight(2 * i); }), set1(even), acc);
+    return fma(each([&](int i) { return weight(2 * i + 1); }), set1(odd), first);
+  }
+};
+
+void quantise_row(const float* x, int64_t k, InputBlock* out) {
+  for (int64_t b = 0; b < k / kBlock; ++b, x += kBlock, ++out) {
+    uint32_t largest_bits = 0;  // compared as integers, so that a NaN is the largest
+    for (int i = 0; i < kBlock; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, x + i, 4);
+      bits &= 0x7fffffffu;
+      largest_bits = bits > largest_bits ? bits : largest_bits;
+    }
+    const float largest = bits_to_float(largest_bits);
+    const bool finite = largest_bits < 0x7f800000u;
+    const float inverse = finite && largest >= kSmallestInput ? 127.0f / largest : 0.0f;
+    for (int i = 0; i < kBlock; ++i) {
+      out->q[i] = finite ? static_cast<int8_t>(static_cast<int>(nearbyintf(x[i] * inverse))) : 127;
+    }
+    int32_t half[2] = {0, 0};
+    for (int i = 0; i < kBlock; ++i) half[i / (kBlock / 2)] += out->q[i];
+    finish_input_block(inverse == 0.0f && finite ? 0.0f : largest / 127.0f, half[0], half[1], *out);
+  }
+}
+
+}  // namespace
+
+const LinearKernels* portable_kernels() {
+  static constexpr LinearKernels kernels = {"portable", isa_linear<Portable>, quantise_row, bf16_row};
+  return &kernels;
+}
+
+}  // namespace tailrace::cpu
