@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "base/arena.h"
 #include "base/check.h"
 #include "sampler/philox.h"
 #include "sampler/vocab_ops.h"
@@ -27,8 +27,6 @@ bool needs_processing(const SampleInput& in) {
          (s.num_stop_ids > 0 && in.log_len < s.min_len);
 }
 
-constexpr size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // The arrays of one thread, each over the vocabulary.
 struct Scratch {
   float* logits;          // processed copy
@@ -40,23 +38,17 @@ struct Scratch {
   Candidate* order;       // work space of the selections
   size_t bytes;
 
-  Scratch(void* base, int64_t vocab) : bytes(0) {
-    const auto n = static_cast<size_t>(vocab), blocks = static_cast<size_t>(vocab_blocks(vocab));
-    logits = take<float>(base, n);
-    probs = take<float>(base, n);
-    block_max = take<float>(base, blocks);
-    block_sum = take<float>(base, blocks);
-    counts = take<int32_t>(base, n);
-    kept = take<Candidate>(base, n);
-    order = take<Candidate>(base, n);
-  }
-
- private:
-  template <typename T>
-  T* take(void* base, size_t count) {
-    T* at = base == nullptr ? nullptr : reinterpret_cast<T*>(static_cast<std::byte*>(base) + bytes);
-    bytes += round_up_64(count * sizeof(T));
-    return at;
+  Scratch(void* base, int64_t vocab) {
+    ArenaCursor arena(base);
+    const int64_t blocks = vocab_blocks(vocab);
+    logits = arena.take<float>(vocab);
+    probs = arena.take<float>(vocab);
+    block_max = arena.take<float>(blocks);
+    block_sum = arena.take<float>(blocks);
+    counts = arena.take<int32_t>(vocab);
+    kept = arena.take<Candidate>(vocab);
+    order = arena.take<Candidate>(vocab);
+    bytes = arena.bytes();
   }
 };
 

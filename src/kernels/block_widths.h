@@ -1,0 +1,75 @@
+// BlockWidths: the largest extents of a block list, which scratch is sized by.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "base/status.h"
+#include "kernels/blocks.h"
+
+namespace tailrace {
+
+struct BlockWidths {
+  int64_t hidden = 0;        // residual stream
+  int64_t q = 0, qkv = 0;    // values of a token, all heads
+  int64_t intermediate = 0;
+  int64_t vocab = 0;         // rows of the head
+  int64_t head_dim = 0, q_heads = 0, kv_heads = 0, gqa_ratio = 1;
+  int64_t max_cols = 0;      // widest input of any weight
+};
+
+inline BlockWidths block_widths(const BlockList& blocks) {
+  BlockWidths w;
+  const auto grow = [](int64_t& at, int64_t value) { at = std::max(at, value); };
+  for (const LayerBlock& block : blocks) {
+    if (const auto* embed = std::get_if<EmbedBlock>(&block)) {
+      grow(w.hidden, embed->table.cols);
+    } else if (const auto* in = std::get_if<AttnInBlock>(&block)) {
+      grow(w.hidden, in->q.cols);
+      grow(w.q, in->q.rows);
+      grow(w.qkv, in->q.rows + in->k.rows + in->v.rows);
+    } else if (const auto* attention = std::get_if<AttentionBlock>(&block)) {
+      grow(w.head_dim, attention->head_dim);
+      grow(w.q_heads, attention->q_heads);
+      grow(w.kv_heads, attention->kv_heads);
+      grow(w.gqa_ratio, attention->q_heads / std::max(1, attention->kv_heads));
+    } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
+      grow(w.hidden, mlp->gate.cols);
+      grow(w.intermediate, mlp->gate.rows);
+    } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
+      grow(w.hidden, head->head.cols);
+      grow(w.vocab, head->head.rows);
+    }
+  }
+  w.max_cols = std::max({w.hidden, w.q, w.intermediate});
+  return w;
+}
+
+// What the CPU backends compute: kUnsupported or kInvalidArgument says which block cannot be.
+inline Status check_blocks(const BlockList& blocks) {
+  for (const LayerBlock& block : blocks) {
+    if (const auto* in = std::get_if<AttnInBlock>(&block)) {
+      if (in->q.rows != int64_t{in->q_heads} * in->head_dim || in->k.rows != int64_t{in->kv_heads} * in->head_dim ||
+          in->v.rows != in->k.rows) {
+        return invalid("attn_in: q, k and v must have heads * head_dim rows");
+      }
+      if (in->rope.rotary_dim < 0 || in->rope.rotary_dim > in->head_dim || in->rope.rotary_dim % 2 != 0) {
+        return invalid("attn_in: rotary_dim must be even and at most head_dim");
+      }
+    }
+    const auto* attention = std::get_if<AttentionBlock>(&block);
+    if (attention == nullptr) continue;
+    if (attention->head_dim % 16 != 0 || attention->head_dim <= 0 || attention->head_dim > 512) {
+      return {StatusCode::kUnsupported, "attention: head_dim " + std::to_string(attention->head_dim) +
+                                            " is not a multiple of 16 up to 512"};
+    }
+    if (attention->kv_heads <= 0 || attention->q_heads % attention->kv_heads != 0) {
+      return invalid("attention: q_heads must be a multiple of kv_heads");
+    }
+  }
+  return {};
+}
+
+}  // namespace tailrace

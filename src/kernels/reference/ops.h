@@ -1,0 +1,36 @@
+// The small operations that define what the blocks of kernels/blocks.h compute: one row or one query at a time, sums in
+// double. Written to be read and to be trusted, not to be fast.
+#pragma once
+
+#include <cstdint>
+
+#include "batch/batch.h"
+#include "kernels/blocks.h"
+
+namespace tailrace::reference {
+
+// out[i] = x[i] * rsqrt(mean(x^2) + eps) * weight[i]; a null weight copies. x and out may be the same.
+void rms_norm(const Norm& norm, const float* x, int64_t width, float* out);
+
+// out[t, r] = W[r] . x[t] + bias[r] for `tokens` rows of x [tokens, cols]; out rows are out_stride apart. `row` is scratch
+// for cols values.
+void matmul(const Weight& weight, const float* x, int64_t tokens, float* out, int64_t out_stride, float* row);
+
+// Row `index` of a table, dequantised.
+void lookup(const Weight& table, int64_t index, float* out);
+
+// Rotates the pairs (i, i + rotary_dim / 2) of one head by position * inv_freq[i].
+void rope(const Rope& rope, int64_t position, float* head);
+
+// Writes one head's vector to the pool, rounded to bf16.
+void write_kv(const KvGroupView& kv, int64_t layer, int64_t slot, int64_t position, int is_value, int64_t head,
+              const float* values);
+
+// Attention of one query head at `position` over the keys it sees, read through the block table: out [head_dim].
+void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, int64_t position, int64_t q_head,
+            const float* q, float* out);
+
+float activate(Activation activation, float x);
+float softcap(float cap, float x);  // cap 0: x
+
+}  // namespace tailrace::reference

@@ -1,0 +1,227 @@
+// The reference backend: every block of kernels/blocks.h as a composition of small operations, in the order the comments
+// of that header give. It defines the answer; it does not try to be fast.
+#include <cstring>
+
+#include "base/arena.h"
+#include "base/check.h"
+#include "kernels/backend.h"
+#include "kernels/block_widths.h"
+#include "kernels/reference/ops.h"
+#include "sampler/sampler.h"
+
+namespace tailrace {
+namespace {
+
+// Working arrays of a step, all fp32.
+struct Scratch {
+  float *x, *normed, *q, *k, *v, *attended, *gate, *up, *y, *weight_row, *logits;
+  std::byte* sampler;
+  size_t bytes;
+
+  Scratch(void* base, const BlockWidths& w, const StepLimits& limits) {
+    ArenaCursor arena(base);
+    const int64_t tokens = limits.max_step_tokens;
+    x = arena.take<float>(tokens * w.hidden);
+    normed = arena.take<float>(tokens * w.hidden);
+    q = arena.take<float>(tokens * w.q);
+    k = arena.take<float>(tokens * w.qkv);
+    v = arena.take<float>(tokens * w.qkv);
+    attended = arena.take<float>(tokens * w.q);
+    gate = arena.take<float>(tokens * w.intermediate);
+    up = arena.take<float>(tokens * w.intermediate);
+    y = arena.take<float>(tokens * w.hidden);
+    weight_row = arena.take<float>(w.max_cols);
+    logits = arena.take<float>(limits.max_rows * w.vocab);
+    sampler = arena.take<std::byte>(static_cast<int64_t>(sampler_scratch_bytes(limits.vocab)));
+    bytes = arena.bytes();
+  }
+};
+
+class ReferenceBackend : public Backend {
+ public:
+  const char* name() const override { return "reference"; }
+
+  Expected<size_t> packed_bytes(const TensorView& tensor) const override {
+    if (tensor.shape.empty() || tensor.shape.size() > 2) {
+      return fail(StatusCode::kUnsupported, tensor.name + ": only vectors and matrices can be packed");
+    }
+    if (tensor.rope_interleaved && (tensor.head_dim <= 0 || tensor.head_dim % 2 != 0 ||
+                                    tensor.shape[0] % tensor.head_dim != 0)) {
+      return fail(StatusCode::kUnsupported, tensor.name + ": rows are not whole heads of an even size");
+    }
+    if (tensor.shape.back() % format_traits(tensor.format).block_elems != 0) {
+      return fail(StatusCode::kUnsupported, tensor.name + ": rows are not whole blocks of " +
+                                                format_traits(tensor.format).name);
+    }
+    const int64_t rows = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
+    return static_cast<size_t>(rows) * stored_row_bytes(tensor.format, tensor.shape.back());
+  }
+
+  // Plain stored rows; those ordered for pairwise RoPE go back to NeoX order (row 2i + s of a head was row s * half + i).
+  Status pack(const TensorView& tensor, void* dst) const override {
+    const auto bytes = packed_bytes(tensor);
+    if (!bytes) return bytes.error();
+    if (*bytes != tensor.bytes) return {StatusCode::kDataLoss, tensor.name + ": size does not match its shape"};
+    if (!tensor.rope_interleaved) {
+      std::memcpy(dst, tensor.data, *bytes);
+      return {};
+    }
+    const size_t row_bytes = stored_row_bytes(tensor.format, tensor.shape.back());
+    const int64_t half = tensor.head_dim / 2;
+    for (int64_t row = 0; row < tensor.shape[0]; ++row) {
+      const int64_t in_head = row % tensor.head_dim;
+      const int64_t to = row - in_head + in_head % 2 * half + in_head / 2;
+      std::memcpy(static_cast<std::byte*>(dst) + static_cast<size_t>(to) * row_bytes,
+                  tensor.data + static_cast<size_t>(row) * row_bytes, row_bytes);
+    }
+    return {};
+  }
+
+  size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
+    return Scratch(nullptr, block_widths(blocks), limits).bytes;
+  }
+
+  Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) override {
+    if (Status status = check_blocks(blocks); !status.ok()) return status;
+    blocks_ = &blocks;
+    limits_ = limits;
+    widths_ = block_widths(blocks);
+    scratch_ = std::make_unique<Scratch>(scratch, widths_, limits);
+    init_sampler_scratch(scratch_->sampler, limits.vocab);
+    return {};
+  }
+
+  std::vector<std::string> decisions() const override {
+    return {"all blocks: reference composition of small operations in fp32 and double"};
+  }
+
+  void forward(Stream& stream, const Batch& batch) override {
+    CHECK(scratch_ != nullptr);
+    stream.run([this, batch] { run_step(batch); });
+  }
+
+  const float* last_logits() const override { return scratch_->logits; }
+
+ private:
+  void run_step(const Batch& batch) {
+    CHECK(batch.num_tokens <= limits_.max_step_tokens && batch.num_rows <= limits_.max_rows);
+    for (const LayerBlock& block : *blocks_) {
+      std::visit([&](const auto& b) { run(b, batch); }, block);
+    }
+    const float* logits = scratch_->logits;
+    for (int i = 0; i < batch.num_rows; ++i) {
+      if (!batch.rows[i].samples) continue;
+      const BatchRow& row = batch.rows[i];
+      sample_row(sample_input(batch, row, logits, limits_.vocab), scratch_->sampler, &batch.sampled[i]);
+      batch.state.token_log[row.slot * batch.state.log_stride + row.kv_len] = batch.sampled[i].id;
+      logits += widths_.vocab;
+    }
+  }
+
+  // Calls fn(row, token of the step, position in the sequence) for every token.
+  template <typename F>
+  static void for_each_token(const Batch& batch, const F& fn) {
+    for (int i = 0; i < batch.num_rows; ++i) {
+      const BatchRow& row = batch.rows[i];
+      for (int64_t t = 0; t < row.q_len; ++t) fn(row, row.q_start + t, row.kv_len - row.q_len + t);
+    }
+  }
+
+  void norm_tokens(const Norm& norm, const float* x, int64_t tokens, int64_t width, float* out) {
+    for (int64_t t = 0; t < tokens; ++t) reference::rms_norm(norm, x + t * width, width, out + t * width);
+  }
+
+  void add_to_residual(const Norm& post_norm, int64_t tokens) {
+    const Scratch& s = *scratch_;
+    norm_tokens(post_norm, s.y, tokens, widths_.hidden, s.y);
+    for (int64_t i = 0; i < tokens * widths_.hidden; ++i) s.x[i] += s.y[i];
+  }
+
+  void run(const EmbedBlock& block, const Batch& batch) {
+    for_each_token(batch, [&](const BatchRow& row, int64_t token, int64_t position) {
+      const TokenId id = batch.state.token_log[row.slot * batch.state.log_stride + position];
+      float* x = scratch_->x + token * widths_.hidden;
+      reference::lookup(block.table, id, x);
+      for (int64_t i = 0; i < widths_.hidden; ++i) x[i] *= block.scale;
+    });
+  }
+
+  void run(const AttnInBlock& block, const Batch& batch) {
+    const Scratch& s = *scratch_;
+    norm_tokens(block.norm, s.x, batch.num_tokens, widths_.hidden, s.normed);
+    reference::matmul(block.q, s.normed, batch.num_tokens, s.q, block.q.rows, s.weight_row);
+    reference::matmul(block.k, s.normed, batch.num_tokens, s.k, block.k.rows, s.weight_row);
+    reference::matmul(block.v, s.normed, batch.num_tokens, s.v, block.v.rows, s.weight_row);
+    const KvGroupView& kv = batch.groups[block.group];
+    const int64_t dim = block.head_dim;
+    for_each_token(batch, [&](const BatchRow& row, int64_t token, int64_t position) {
+      for (int64_t h = 0; h < block.q_heads; ++h) {
+        float* q = s.q + token * block.q.rows + h * dim;
+        reference::rms_norm(block.q_norm, q, dim, q);
+        reference::rope(block.rope, position, q);
+      }
+      for (int64_t h = 0; h < block.kv_heads; ++h) {
+        float* k = s.k + token * block.k.rows + h * dim;
+        reference::rms_norm(block.k_norm, k, dim, k);
+        reference::rope(block.rope, position, k);
+        reference::write_kv(kv, block.layer, row.slot, position, 0, h, k);
+        reference::write_kv(kv, block.layer, row.slot, position, 1, h, s.v + token * block.v.rows + h * dim);
+      }
+    });
+  }
+
+  void run(const AttentionBlock& block, const Batch& batch) {
+    const int64_t stride = int64_t{block.q_heads} * block.head_dim;
+    for_each_token(batch, [&](const BatchRow& row, int64_t token, int64_t position) {
+      for (int64_t h = 0; h < block.q_heads; ++h) {
+        const int64_t at = token * stride + h * block.head_dim;
+        reference::attend(block, batch.groups[block.group], row.slot, position, h, scratch_->q + at,
+                          scratch_->attended + at);
+      }
+    });
+  }
+
+  void run(const AttnOutBlock& block, const Batch& batch) {
+    reference::matmul(block.o, scratch_->attended, batch.num_tokens, scratch_->y, widths_.hidden,
+                      scratch_->weight_row);
+    add_to_residual(block.post_norm, batch.num_tokens);
+  }
+
+  void run(const MlpBlock& block, const Batch& batch) {
+    const Scratch& s = *scratch_;
+    norm_tokens(block.norm, s.x, batch.num_tokens, widths_.hidden, s.normed);
+    reference::matmul(block.gate, s.normed, batch.num_tokens, s.gate, block.gate.rows, s.weight_row);
+    reference::matmul(block.up, s.normed, batch.num_tokens, s.up, block.up.rows, s.weight_row);
+    for (int64_t i = 0; i < batch.num_tokens * block.gate.rows; ++i) {
+      s.gate[i] = reference::activate(block.activation, s.gate[i]) * s.up[i];
+    }
+    reference::matmul(block.down, s.gate, batch.num_tokens, s.y, widths_.hidden, s.weight_row);
+    add_to_residual(block.post_norm, batch.num_tokens);
+  }
+
+  void run(const HeadBlock& block, const Batch& batch) {
+    const Scratch& s = *scratch_;
+    int64_t sampling_rows = 0;
+    for (int i = 0; i < batch.num_rows; ++i) {
+      if (!batch.rows[i].samples) continue;
+      const int64_t last = batch.rows[i].q_start + batch.rows[i].q_len - 1;
+      reference::rms_norm(block.norm, s.x + last * widths_.hidden, widths_.hidden,
+                          s.normed + sampling_rows++ * widths_.hidden);
+    }
+    reference::matmul(block.head, s.normed, sampling_rows, s.logits, widths_.vocab, s.weight_row);
+    for (int64_t i = 0; i < sampling_rows * widths_.vocab; ++i) {
+      s.logits[i] = reference::softcap(block.softcap, s.logits[i]);
+    }
+  }
+
+  const BlockList* blocks_ = nullptr;
+  StepLimits limits_;
+  BlockWidths widths_;
+  std::unique_ptr<Scratch> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> create_reference_backend(const BackendOptions&) { return std::make_unique<ReferenceBackend>(); }
+
+}  // namespace tailrace
