@@ -27,7 +27,7 @@ constexpr int kGemma27bLayers = 62;     // its queries are scaled by hidden / he
 constexpr int64_t kControlToken = 3;    // tokenizer.ggml.token_type
 // Texts that end a turn, whatever ids the metadata names: tokenizer.ggml.eos_token_id holds only one.
 constexpr const char* kEndTexts[] = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>",
-                                     "<end_of_turn>", "</s>"};
+                                     "<end_of_turn>"};
 
 // Metadata of one architecture; the first fault sticks, and all reads then give zeros.
 class Metadata {
