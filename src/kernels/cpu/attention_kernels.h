@@ -1,0 +1,423 @@
+// The attention kernels, written once over vectors of TAILRACE_LANES floats. Each instruction set includes this in one file
+// of its own; everything has internal linkage, so that no copy is shared with a machine that cannot run it.
+//
+// Keys and values are bf16 in the pool and widened to fp32 on the way in: fp32 multiply-adds are twice as fast as
+// vdpbf16ps on the machines measured, and keep q and the probabilities exact.
+// Extend, per (tile of m = queries x group rows, chunk of n = 64 keys): 4 m n d FLOPs, 4 n d bytes; bound by FMA.
+// Decode, per key and KV head: 4 d bytes, 4 d group FLOPs; bound by memory up to a group of about 8.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/kv_address.h"
+
+namespace tailrace::cpu {
+namespace {
+
+#define UNROLL _Pragma("GCC unroll 16")
+#define INLINE inline __attribute__((always_inline))
+
+constexpr int W = TAILRACE_LANES;
+typedef float V __attribute__((vector_size(W * 4)));
+typedef int32_t VI __attribute__((vector_size(W * 4)));
+typedef uint16_t VH __attribute__((vector_size(W * 2)));
+typedef float VU __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef int32_t VIU __attribute__((vector_size(W * 4), aligned(2), may_alias));
+typedef uint16_t VHU __attribute__((vector_size(W * 2), aligned(2), may_alias));
+
+constexpr float kLog2e = 1.44269504f;
+constexpr float kNegInf = -HUGE_VALF;
+constexpr int kMaxGroupHeads = 4;  // query heads that share a pass over K or V in registers
+
+INLINE V load(const float* p) { return *reinterpret_cast<const VU*>(p); }
+INLINE void store(float* p, V v) { *reinterpret_cast<VU*>(p) = v; }
+INLINE V splat(float x) { return x - V{}; }
+INLINE V load_bf16(const uint16_t* p) {
+  const VH half = *reinterpret_cast<const VHU*>(p);
+  return (V)(__builtin_convertvector(half, VI) << 16);
+}
+INLINE V vmax(V a, V b) { return a > b ? a : b; }
+
+// Halves of two vectors interleaved in runs of Step lanes: the butterfly of transposition and of reduction.
+template <int Step, size_t... L>
+INLINE V low_runs(V a, V b, std::index_sequence<L...>) {
+  return __builtin_shufflevector(a, b, ((L / Step) % 2 == 0 ? L : L - Step + W)...);
+}
+template <int Step, size_t... L>
+INLINE V high_runs(V a, V b, std::index_sequence<L...>) {
+  return __builtin_shufflevector(a, b, ((L / Step) % 2 == 0 ? L + Step : L + W)...);
+}
+using Lanes = std::make_index_sequence<W>;
+
+template <int Step = W / 2>
+INLINE void transpose(V* r) {
+  UNROLL for (int i = 0; i < W; ++i) {
+    if (i & Step) continue;
+    const V a = r[i], b = r[i + Step];
+    r[i] = low_runs<Step>(a, b, Lanes{});
+    r[i + Step] = high_runs<Step>(a, b, Lanes{});
+  }
+  if constexpr (Step > 1) transpose<Step / 2>(r);
+}
+
+// Lane i of the result is the sum of r[i]'s lanes. Destroys r.
+template <int Step = W / 2>
+INLINE V sums_of(V* r) {
+  UNROLL for (int i = 0; i < Step; ++i) {
+    r[i] = low_runs<Step>(r[i], r[i + Step], Lanes{}) + high_runs<Step>(r[i], r[i + Step], Lanes{});
+  }
+  if constexpr (Step > 1) return sums_of<Step / 2>(r);
+  return r[0];
+}
+
+template <int Step = W / 2>
+INLINE float max_lane(V v) {
+  v = vmax(v, high_runs<Step>(v, v, Lanes{}));
+  if constexpr (Step > 1) return max_lane<Step / 2>(v);
+  return v[0];
+}
+template <int Step = W / 2>
+INLINE float sum_lanes(V v) {
+  v = v + high_runs<Step>(v, v, Lanes{});
+  if constexpr (Step > 1) return sum_lanes<Step / 2>(v);
+  return v[0];
+}
+
+// 2^x for x <= 126, relative error 2e-7; 0 below -126. Cephes' polynomial on [-0.5, 0.5].
+INLINE V exp2v(V x) {
+  const V clamped = vmax(x, splat(-126.0f));
+  const V shifted = clamped + 12582912.0f;  // 1.5 * 2^23: the low mantissa bits hold the rounded integer
+  const V f = clamped - (shifted - 12582912.0f);
+  V p = splat(1.535336188e-4f);
+  p = p * f + 1.339887440e-3f;
+  p = p * f + 9.618437357e-3f;
+  p = p * f + 5.550332471e-2f;
+  p = p * f + 2.402264791e-1f;
+  p = p * f + 6.931472028e-1f;
+  p = p * f + 1.0f;
+  const V scaled = (V)((VI)p + ((VI)shifted << 23));
+  return x < -126.0f ? V{} : scaled;
+}
+INLINE float exp2s(float x) { return exp2v(splat(x))[0]; }
+
+// What q is multiplied by, so that scores come out in log2 units (or as 2x/cap for the tanh of a soft cap).
+INLINE float query_scale(const AttentionParams& p) {
+  return p.softcap > 0 ? p.scale * 2.0f * kLog2e / p.softcap : p.scale * kLog2e;
+}
+INLINE V capped(V s, float softcap) {  // softcap * tanh(x), x = s / (2 log2 e)
+  const V t = exp2v(s < 60.0f ? s : splat(60.0f));
+  return softcap * kLog2e * (1.0f - 2.0f / (t + 1.0f));
+}
+
+// The rows of K and V of the chunk at `begin`: keys [from, end) through the block table, begin <= from < end. Keys before
+// `from` may lie in stale blocks; they and those after `end` get readable stand-ins, whose probabilities must be zero.
+struct KeyRows {
+  const uint16_t* k[kKeyChunk];
+  const uint16_t* v[kKeyChunk];
+  int count;  // end - begin, at most kKeyChunk
+
+  INLINE void find(const AttentionParams& p, int64_t slot, int64_t kv_head, int64_t begin, int64_t from, int64_t end) {
+    count = static_cast<int>(end - begin);
+    const int64_t head_dim = p.kv.head_dim, block_size = p.kv.block_size;
+    for (int64_t at = from; at < end;) {
+      const int64_t block = kv_block(p.kv, slot, at), token = at % block_size;
+      const uint16_t* keys = p.kv.pool + kv_offset(p.kv, p.layer, block, 0, kv_head);
+      const uint16_t* values = p.kv.pool + kv_offset(p.kv, p.layer, block, 1, kv_head);
+      const int64_t length = block_size - token < end - at ? block_size - token : end - at;
+      for (int64_t i = 0; i < length; ++i) {
+        k[at - begin + i] = keys + (token + i) * head_dim;
+        v[at - begin + i] = values + (token + i) * head_dim;
+      }
+      at += length;
+    }
+    const auto fill = [&](int64_t first, int64_t last, int64_t source) {
+      for (int64_t i = first; i < last; ++i) {
+        k[i] = k[source];
+        v[i] = v[source];
+      }
+    };
+    fill(0, from - begin, from - begin);
+    fill(count, kKeyChunk, count - 1);
+  }
+};
+
+// Folds a chunk of scores [kKeyChunk] into the running (max, sum): scores become probabilities; returns the factor that
+// earlier sums and outputs must be multiplied by.
+INLINE float online_softmax(float* s, float* max, float* sum) {
+  V top = load(s);
+  UNROLL for (int i = W; i < kKeyChunk; i += W) top = vmax(top, load(s + i));
+  const float chunk_max = max_lane(top);
+  const float new_max = chunk_max > *max ? chunk_max : *max;
+  if (new_max == kNegInf) {  // nothing visible yet: -inf - -inf must not be formed
+    for (int i = 0; i < kKeyChunk; i += W) store(s + i, V{});
+    return 1.0f;
+  }
+  V total{};
+  UNROLL for (int i = 0; i < kKeyChunk; i += W) {
+    const V probability = exp2v(load(s + i) - new_max);
+    store(s + i, probability);
+    total += probability;
+  }
+  const float factor = new_max == *max ? 1.0f : exp2s(*max - new_max);
+  *sum = *sum * factor + sum_lanes(total);
+  *max = new_max;
+  return factor;
+}
+
+// Decode ----------------------------------------------------------------------------------------------------------------
+
+// s[h][t] = q[h] . k[t] for H heads and a chunk of keys.
+template <int H>
+INLINE void decode_scores(const float* q, int64_t head_dim, const KeyRows& rows, float* s) {
+  constexpr int T = W == 16 ? 4 : 2;  // keys at a time
+  for (int t0 = 0; t0 < rows.count; t0 += W) {
+    V dots[H][W];
+    for (int t = 0; t < W; t += T) {
+      const uint16_t* const* k = rows.k + t0 + t;
+      V acc[T][H] = {};
+      for (int64_t d = 0; d < head_dim; d += W) {
+        V key[T];
+        UNROLL for (int i = 0; i < T; ++i) key[i] = load_bf16(k[i] + d);
+        UNROLL for (int h = 0; h < H; ++h) {
+          const V query = load(q + h * head_dim + d);
+          UNROLL for (int i = 0; i < T; ++i) acc[i][h] += key[i] * query;
+        }
+      }
+      UNROLL for (int h = 0; h < H; ++h) {
+        UNROLL for (int i = 0; i < T; ++i) dots[h][t + i] = acc[i][h];
+      }
+    }
+    UNROLL for (int h = 0; h < H; ++h) store(s + h * kKeyChunk + t0, sums_of(dots[h]));
+  }
+}
+
+// out[h][d0, d0 + D * W) = factor[h] * out + sum_t s[h][t] v[t].
+template <int H, int D>
+INLINE void decode_values(const float* s, const float* factor, const KeyRows& rows, int64_t d0, float* out,
+                          int64_t out_stride) {
+  V acc[H][D];
+  UNROLL for (int h = 0; h < H; ++h) {
+    UNROLL for (int i = 0; i < D; ++i) acc[h][i] = load(out + h * out_stride + d0 + i * W) * factor[h];
+  }
+  for (int t = 0; t < rows.count; ++t) {
+    V value[D];
+    UNROLL for (int i = 0; i < D; ++i) value[i] = load_bf16(rows.v[t] + d0 + i * W);
+    UNROLL for (int h = 0; h < H; ++h) {
+      const V probability = splat(s[h * kKeyChunk + t]);
+      UNROLL for (int i = 0; i < D; ++i) acc[h][i] += probability * value[i];
+    }
+  }
+  UNROLL for (int h = 0; h < H; ++h) {
+    UNROLL for (int i = 0; i < D; ++i) store(out + h * out_stride + d0 + i * W, acc[h][i]);
+  }
+}
+
+// One chunk of keys for H query heads.
+template <int H>
+void decode_chunk(const AttentionParams& p, const float* q, const KeyRows& rows, float* max, float* sum, float* out,
+                  int64_t out_stride) {
+  alignas(64) float s[H * kKeyChunk];
+  float factor[H];
+  decode_scores<H>(q, p.head_dim, rows, s);
+  for (int h = 0; h < H; ++h) {
+    float* row = s + h * kKeyChunk;
+    if (p.softcap > 0) {
+      for (int i = 0; i < rows.count; i += W) store(row + i, capped(load(row + i), p.softcap));
+    }
+    for (int i = rows.count; i < kKeyChunk; ++i) row[i] = kNegInf;
+    factor[h] = online_softmax(row, max + h, sum + h);
+  }
+  constexpr int D = W == 16 ? 4 : 2;
+  int64_t d = 0;
+  for (; d + D * W <= p.head_dim; d += D * W) decode_values<H, D>(s, factor, rows, d, out, out_stride);
+  for (; d < p.head_dim; d += W) decode_values<H, 1>(s, factor, rows, d, out, out_stride);
+}
+
+void decode(const AttentionParams& p, int32_t row, int32_t kv_head, KeyRange keys, float* max, float* sum, float* out,
+            int64_t out_stride, float* scratch) {
+  const int group = p.q_heads / p.kv_heads;
+  const int64_t head_dim = p.head_dim;
+  const float* q = p.q + p.rows[row].q_start * p.q_stride + int64_t{kv_head} * group * head_dim;
+  const float scale = query_scale(p);
+  for (int64_t i = 0; i < group * head_dim; i += W) store(scratch + i, load(q + i) * scale);
+  for (int h = 0; h < group; ++h) {
+    max[h] = kNegInf;
+    sum[h] = 0;
+    for (int64_t d = 0; d < head_dim; d += W) store(out + h * out_stride + d, V{});
+  }
+  KeyRows rows;
+  for (int64_t begin = keys.begin; begin < keys.end;) {
+    int64_t end = (begin / kKeyChunk + 1) * kKeyChunk;
+    end = end < keys.end ? end : keys.end;
+    rows.find(p, p.rows[row].slot, kv_head, begin, begin, end);
+    for (int h = 0; h < group; h += kMaxGroupHeads) {
+      const float* heads = scratch + h * head_dim;
+      float* to = out + h * out_stride;
+      switch (group - h < kMaxGroupHeads ? group - h : kMaxGroupHeads) {
+        case 1: decode_chunk<1>(p, heads, rows, max + h, sum + h, to, out_stride); break;
+        case 2: decode_chunk<2>(p, heads, rows, max + h, sum + h, to, out_stride); break;
+        case 3: decode_chunk<3>(p, heads, rows, max + h, sum + h, to, out_stride); break;
+        default: decode_chunk<4>(p, heads, rows, max + h, sum + h, to, out_stride); break;
+      }
+    }
+    begin = end;
+  }
+}
+
+// Extend ----------------------------------------------------------------------------------------------------------------
+
+constexpr int kMicroRows = 6;
+constexpr int kMicroVectors = W == 16 ? 4 : 2;
+
+// c[M][N * W] = (c * keep) + a[M][depth] b[depth][N * W]
+template <int M, int N>
+INLINE void micro(const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride,
+                  int64_t depth, bool accumulate) {
+  V acc[M][N] = {};
+  if (accumulate) {
+    UNROLL for (int m = 0; m < M; ++m) {
+      UNROLL for (int n = 0; n < N; ++n) acc[m][n] = load(c + m * c_stride + n * W);
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    V row[N];
+    UNROLL for (int n = 0; n < N; ++n) row[n] = load(b + k * b_stride + n * W);
+    UNROLL for (int m = 0; m < M; ++m) {
+      const V value = splat(a[m * a_stride + k]);
+      UNROLL for (int n = 0; n < N; ++n) acc[m][n] += value * row[n];
+    }
+  }
+  UNROLL for (int m = 0; m < M; ++m) {
+    UNROLL for (int n = 0; n < N; ++n) store(c + m * c_stride + n * W, acc[m][n]);
+  }
+}
+
+template <int M>
+void micro_columns(const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride,
+                   int64_t depth, int64_t columns, bool accumulate) {
+  int64_t n = 0;
+  for (; n + kMicroVectors * W <= columns; n += kMicroVectors * W) {
+    micro<M, kMicroVectors>(a, a_stride, b + n, b_stride, c + n, c_stride, depth, accumulate);
+  }
+  for (; n < columns; n += W) micro<M, 1>(a, a_stride, b + n, b_stride, c + n, c_stride, depth, accumulate);
+}
+
+// c [rows][columns] (+)= a [rows][depth] b [depth][columns]; columns a multiple of W.
+void multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride,
+              int64_t rows, int64_t depth, int64_t columns, bool accumulate) {
+  int64_t m = 0;
+  for (; m + kMicroRows <= rows; m += kMicroRows) {
+    micro_columns<kMicroRows>(a + m * a_stride, a_stride, b, b_stride, c + m * c_stride, c_stride, depth, columns,
+                              accumulate);
+  }
+  a += m * a_stride;
+  c += m * c_stride;
+  switch (rows - m) {
+    case 1: micro_columns<1>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
+    case 2: micro_columns<2>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
+    case 3: micro_columns<3>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
+    case 4: micro_columns<4>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
+    case 5: micro_columns<5>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
+    default: break;
+  }
+}
+
+// keys [head_dim][kKeyChunk] and values [kKeyChunk][head_dim] of a chunk, fp32. Keys are transposed as pairs of bf16.
+void widen(const KeyRows& rows, int64_t head_dim, float* keys, float* values) {
+  for (int t = 0; t < rows.count; t += W) {
+    int64_t d = 0;
+    for (; d + 2 * W <= head_dim; d += 2 * W) {
+      V pairs[W];
+      UNROLL for (int i = 0; i < W; ++i) pairs[i] = (V) * reinterpret_cast<const VIU*>(rows.k[t + i] + d);
+      transpose(pairs);
+      UNROLL for (int i = 0; i < W; ++i) {
+        store(keys + (d + 2 * i) * kKeyChunk + t, (V)((VI)pairs[i] << 16));
+        store(keys + (d + 2 * i + 1) * kKeyChunk + t, (V)((VI)pairs[i] & static_cast<int32_t>(0xffff0000u)));
+      }
+    }
+    for (; d < head_dim; d += W) {
+      V lanes[W];
+      UNROLL for (int i = 0; i < W; ++i) lanes[i] = load_bf16(rows.k[t + i] + d);
+      transpose(lanes);
+      UNROLL for (int i = 0; i < W; ++i) store(keys + (d + i) * kKeyChunk + t, lanes[i]);
+    }
+  }
+  for (int t = 0; t < rows.count; ++t) {
+    for (int64_t d = 0; d < head_dim; d += W) store(values + t * head_dim + d, load_bf16(rows.v[t] + d));
+  }
+}
+
+// The arrays of one tile, cut from the thread's scratch.
+struct Tile {
+  float *q, *out, *scores, *keys, *values, *max, *sum;
+
+  Tile(float* scratch, int64_t rows, int64_t head_dim) {
+    q = scratch;
+    out = q + rows * head_dim;
+    scores = out + rows * head_dim;
+    keys = scores + rows * kKeyChunk;
+    values = keys + head_dim * kKeyChunk;
+    max = values + head_dim * kKeyChunk;
+    sum = max + rows;
+  }
+};
+
+// Hides keys of the chunk at `begin` that the query at `position` does not see, caps, and folds the row in.
+INLINE void softmax_row(const AttentionParams& p, const Tile& tile, int64_t row, int64_t position, int64_t begin,
+                        int64_t end) {
+  float* s = tile.scores + row * kKeyChunk;
+  if (p.softcap > 0) {
+    for (int i = 0; i < kKeyChunk; i += W) store(s + i, capped(load(s + i), p.softcap));
+  }
+  const int64_t first = first_visible(position, p.window), last = position + 1 < end ? position + 1 : end;
+  if (first > begin || last < begin + kKeyChunk) {
+    for (int64_t i = 0; i < kKeyChunk; ++i) {
+      if (begin + i < first || begin + i >= last) s[i] = kNegInf;
+    }
+  }
+  const float factor = online_softmax(s, tile.max + row, tile.sum + row);
+  if (factor != 1.0f) {
+    float* out = tile.out + row * p.head_dim;
+    for (int64_t d = 0; d < p.head_dim; d += W) store(out + d, load(out + d) * factor);
+  }
+}
+
+void extend(const AttentionParams& p, int32_t row, int32_t kv_head, int32_t q_begin, int32_t q_end, float* scratch) {
+  const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim, rows = (q_end - q_begin) * group;
+  const BatchRow& r = p.rows[row];
+  const int64_t position = r.kv_len - r.q_len + q_begin;  // of the tile's first query
+  const int64_t last_position = position + (q_end - q_begin) - 1;
+  const Tile tile(scratch, rows, head_dim);
+  const float scale = query_scale(p);
+  for (int64_t m = 0; m < rows; ++m) {
+    const float* q = p.q + (r.q_start + q_begin + m / group) * p.q_stride + (kv_head * group + m % group) * head_dim;
+    for (int64_t d = 0; d < head_dim; d += W) {
+      store(tile.q + m * head_dim + d, load(q + d) * scale);
+      store(tile.out + m * head_dim + d, V{});
+    }
+    tile.max[m] = kNegInf;
+    tile.sum[m] = 0;
+  }
+  KeyRows keys;
+  const int64_t visible = first_visible(position, p.window);
+  for (int64_t begin = visible / kKeyChunk * kKeyChunk; begin <= last_position; begin += kKeyChunk) {
+    const int64_t end = begin + kKeyChunk < last_position + 1 ? begin + kKeyChunk : last_position + 1;
+    keys.find(p, r.slot, kv_head, begin, begin > visible ? begin : visible, end);
+    widen(keys, head_dim, tile.keys, tile.values);
+    multiply(tile.q, head_dim, tile.keys, kKeyChunk, tile.scores, kKeyChunk, rows, head_dim, kKeyChunk, false);
+    for (int64_t m = 0; m < rows; ++m) softmax_row(p, tile, m, position + m / group, begin, end);
+    multiply(tile.scores, kKeyChunk, tile.values, head_dim, tile.out, head_dim, rows, end - begin, head_dim, true);
+  }
+  for (int64_t m = 0; m < rows; ++m) {
+    const int64_t head = kv_head * group + m % group;
+    float* out = p.out + (r.q_start + q_begin + m / group) * p.out_stride + head * head_dim;
+    merge_partials(tile.max + m, tile.sum + m, tile.out + m * head_dim, 1, 0, 0,
+                   p.sinks != nullptr ? p.sinks + head : nullptr, head_dim, out);
+  }
+}
+
+}  // namespace
+}  // namespace tailrace::cpu
