@@ -17,10 +17,13 @@ StepPlan Scheduler::Impl::plan_step() {
   inflight.emplace_back();
   inflight.back().step = next_step;
   StepShape shape;
+  uint64_t preemptions_before;
   do {
+    preemptions_before = stats.preemptions;
     shape = StepShape{};
     build(plan, shape);
-  } while (plan.rows.empty() && resolve_stall());
+    // A row that gave way while the step was built has left blocks: try again before anybody else has to.
+  } while (plan.rows.empty() && (stats.preemptions != preemptions_before || resolve_stall()));
   if (plan.rows.empty()) {
     inflight.pop_back();
     return StepPlan{};
