@@ -1,0 +1,55 @@
+// Reads what transformers computed for a tiny checkpoint of tests/goldens (tools/make_goldens.py).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+
+namespace tailrace {
+
+struct GoldenPrompt {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> positions;  // whose logits are kept; the last is the prompt's last token
+  std::vector<float> logits;       // [positions, vocab] fp32
+  std::vector<int32_t> greedy;     // continuation, highest logit each
+  std::vector<float> margins;      // [greedy]: logit of the chosen token less the runner-up's
+
+  const float* logits_at(size_t i) const { return logits.data() + i * (logits.size() / positions.size()); }
+};
+
+struct Golden {
+  std::string directory;  // a checkpoint that can be loaded
+  int64_t vocab = 0;
+  std::vector<GoldenPrompt> prompts;
+};
+
+inline constexpr const char* kGoldenModels[] = {"llama", "llama3", "qwen2", "qwen3", "mistral", "gemma3"};
+
+inline Golden load_golden(const std::string& model) {
+  Golden golden;
+  golden.directory = std::string(TAILRACE_SOURCE_DIR) + "/tests/goldens/" + model;
+  std::ifstream text(golden.directory + "/expected.json"), binary(golden.directory + "/logits.bin", std::ios::binary);
+  CHECK_MSG(text && binary, ("no golden for " + model).c_str());
+  const nlohmann::json document = nlohmann::json::parse(text);
+  const std::string bytes((std::istreambuf_iterator<char>(binary)), {});
+  golden.vocab = document["vocab"];
+  size_t at = 0;
+  for (const nlohmann::json& entry : document["prompts"]) {
+    GoldenPrompt prompt{entry["ids"], entry["positions"], {}, entry["greedy"], entry["margins"]};
+    prompt.logits.resize(prompt.positions.size() * golden.vocab);
+    CHECK(at + prompt.logits.size() * sizeof(float) <= bytes.size());
+    std::memcpy(prompt.logits.data(), bytes.data() + at, prompt.logits.size() * sizeof(float));
+    at += prompt.logits.size() * sizeof(float);
+    golden.prompts.push_back(std::move(prompt));
+  }
+  CHECK(at == bytes.size());
+  return golden;
+}
+
+}  // namespace tailrace
