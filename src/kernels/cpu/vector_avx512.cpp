@@ -1,17 +1,24 @@
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/token_ops.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 #define TAILRACE_LANES 16
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/token_kernels.h"
 
 namespace tailrace::cpu {
 const AttentionKernels* attention_avx512() {
   static constexpr AttentionKernels kKernels{"avx512", decode, extend};
   return &kKernels;
 }
+const TokenKernels* token_avx512() {
+  static constexpr TokenKernels kKernels{rms_norm, rope, gate, add, softcap, round_bf16};
+  return &kKernels;
+}
 }  // namespace tailrace::cpu
 #else
 namespace tailrace::cpu {
 const AttentionKernels* attention_avx512() { return nullptr; }
+const TokenKernels* token_avx512() { return nullptr; }
 }  // namespace tailrace::cpu
 #endif

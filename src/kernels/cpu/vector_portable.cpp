@@ -1,9 +1,14 @@
 #define TAILRACE_LANES 4
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/token_kernels.h"
 
 namespace tailrace::cpu {
 const AttentionKernels* attention_portable() {
   static constexpr AttentionKernels kKernels{"portable", decode, extend};
+  return &kKernels;
+}
+const TokenKernels* token_portable() {
+  static constexpr TokenKernels kKernels{rms_norm, rope, gate, add, softcap, round_bf16};
   return &kKernels;
 }
 }  // namespace tailrace::cpu

@@ -1,17 +1,24 @@
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/token_ops.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #define TAILRACE_LANES 8
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/token_kernels.h"
 
 namespace tailrace::cpu {
 const AttentionKernels* attention_avx2() {
   static constexpr AttentionKernels kKernels{"avx2", decode, extend};
   return &kKernels;
 }
+const TokenKernels* token_avx2() {
+  static constexpr TokenKernels kKernels{rms_norm, rope, gate, add, softcap, round_bf16};
+  return &kKernels;
+}
 }  // namespace tailrace::cpu
 #else
 namespace tailrace::cpu {
 const AttentionKernels* attention_avx2() { return nullptr; }
+const TokenKernels* token_avx2() { return nullptr; }
 }  // namespace tailrace::cpu
 #endif
