@@ -1,0 +1,91 @@
+// Hazards 1, 5, 15: what a launched step uses, and what a middle chunk must not do.
+#include "hazards/guarded.h"
+#include "simulation/requests.h"
+#include "simulation/sim_engine.h"
+
+namespace tailrace {
+namespace {
+
+// A's end is found while its next step is on the device; B waits for the one slot.
+std::string slot_of_an_ended_row() {
+  SchedulerConfig config = scenario_config(20);
+  config.max_rows = 1;
+  SimEngine engine(config);
+  auto a = make_request(family_tokens(1, 20), 30);
+  stop_at(*a, 4);
+  const auto b = make_request(family_tokens(2, 20), 5);
+  EXPECT_TRUE(engine.admit(a).ok() && engine.admit(b).ok());
+  engine.run_until_idle(1);
+  engine.check_idle_pools();
+  return engine.violation();
+}
+TEST(Hazard1, a_slot_is_reused_only_when_no_launched_step_uses_it) {
+  expect_guarded(Fault::kReleaseInFlight, slot_of_an_ended_row);
+}
+
+// A's decode leaves blocks behind its window while B's chunks take a block each step: never one that A's launched step reads.
+std::string window_blocks_of_a_launched_step() {
+  SchedulerConfig config = scenario_config(40);
+  config.kv.groups.push_back({8, 9});
+  config.chunk_size = 8;
+  SimEngine engine(config);
+  const auto a = make_request(family_tokens(1, 8), 60);
+  const auto b = make_request(family_tokens(2, 120), 2);
+  EXPECT_TRUE(engine.admit(a).ok() && engine.admit(b).ok());
+  engine.run_until_idle(1);
+  engine.check_idle_pools();
+  return engine.violation();
+}
+TEST(Hazard1, window_blocks_are_reused_only_when_no_launched_step_reads_them) {
+  expect_guarded(Fault::kReleaseInFlight, window_blocks_of_a_launched_step);
+}
+
+std::string long_prompt_in_chunks() {
+  SimEngine engine(scenario_config(40));
+  EXPECT_TRUE(engine.admit(make_request(family_tokens(1, 50), 4)).ok());
+  engine.run_until_idle(1);
+  return engine.violation();
+}
+TEST(Hazard5, a_middle_chunk_is_not_sampled_from) { expect_guarded(Fault::kSampleMiddleChunk, long_prompt_in_chunks); }
+
+TEST(Hazard5, a_middle_chunk_is_not_in_the_cache) {
+  SimEngine engine(scenario_config(40));
+  const auto a = make_request(family_tokens(1, 50), 4);
+  ASSERT_TRUE(engine.admit(a).ok());
+  engine.turn(0);
+  engine.turn(0);  // 32 of 50 tokens are computed
+  const auto early = copy_of(*a);
+  ASSERT_TRUE(engine.admit(early).ok());
+  engine.turn(0);
+  const auto late = copy_of(*a);
+  engine.run_until_idle(0);
+  ASSERT_TRUE(engine.admit(late).ok());
+  engine.run_until_idle(0);
+  EXPECT_EQ(engine.violation(), "");
+  EXPECT_EQ(early->stream->cached_len, 0);
+  EXPECT_EQ(late->stream->cached_len, 48);
+}
+
+// Aborts while waiting, in a middle chunk, and in a decode step on the device.
+std::string aborts_everywhere() {
+  SchedulerConfig config = scenario_config(40);
+  config.max_rows = 2;
+  SimEngine engine(config);
+  const auto decoding = make_request(family_tokens(1, 10), 100);
+  const auto chunking = make_request(family_tokens(2, 100), 10);
+  const auto waiting = make_request(family_tokens(3, 10), 10);
+  EXPECT_TRUE(engine.admit(decoding).ok() && engine.admit(chunking).ok() && engine.admit(waiting).ok());
+  for (int i = 0; i < 3; ++i) engine.turn(1);
+  for (const auto& request : {decoding, chunking, waiting}) request->stream->cancel();
+  engine.turn(1);
+  for (const auto& request : {decoding, chunking, waiting}) {
+    if (!engine.answer(*request).finished) return "an abort took longer than a step";
+  }
+  engine.run_until_idle(1);
+  engine.check_idle_pools();
+  return engine.violation();
+}
+TEST(Hazard15, an_abort_gives_everything_back) { expect_guarded(Fault::kAbortLeaks, aborts_everywhere); }
+
+}  // namespace
+}  // namespace tailrace

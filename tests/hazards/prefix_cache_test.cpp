@@ -1,0 +1,111 @@
+// Hazards 4, 6, 8, 12: what the tree may hold, and what a match may use.
+#include "hazards/guarded.h"
+#include "simulation/requests.h"
+#include "simulation/sim_engine.h"
+
+namespace tailrace {
+namespace {
+
+// The answer ends at a block's last token, whose KV nobody computed; the next turn of the conversation reads it.
+std::string next_turn_after_max_tokens() {
+  SimEngine engine(scenario_config(20));
+  const auto first = make_request(family_tokens(1, 5), 11);  // 16 tokens: two blocks
+  EXPECT_TRUE(engine.admit(first).ok());
+  engine.run_until_idle(1);
+  const auto second = make_request(next_turn(*first, predict_answer(*first, 11), {7, 8, 9}), 4);
+  EXPECT_TRUE(engine.admit(second).ok());
+  engine.run_until_idle(1);
+  if (engine.violation().empty() && second->stream->cached_len != 8) return "the cached length is not one block";
+  return engine.violation();
+}
+TEST(Hazard4, the_last_sampled_token_is_not_cached) {
+  expect_guarded(Fault::kInsertUnwritten, next_turn_after_max_tokens);
+}
+
+// After a stop token the row has run once more, and wrote that token's KV.
+TEST(Hazard4, the_extra_step_after_a_stop_token_is_used) {
+  SimEngine engine(scenario_config(20));
+  auto first = make_request(family_tokens(1, 11), 40);
+  stop_at(*first, 4);  // 16 tokens
+  ASSERT_TRUE(engine.admit(first).ok());
+  engine.run_until_idle(1);
+  ASSERT_EQ(engine.answer(*first).finish, FinishReason::kStop);
+  const auto second = make_request(next_turn(*first, predict_answer(*first, 5), {7, 8, 9}), 4);
+  ASSERT_TRUE(engine.admit(second).ok());
+  engine.run_until_idle(1);
+  EXPECT_EQ(engine.violation(), "");
+  EXPECT_EQ(second->stream->cached_len, 16);
+}
+
+// Two rows compute the same prompt in the same steps; one of them must end up on the other's blocks.
+std::string same_prompt_twice_at_once() {
+  SchedulerConfig config = scenario_config(30);
+  config.chunk_size = 64;
+  SimEngine engine(config);
+  const auto a = make_request(family_tokens(1, 30), 20);
+  EXPECT_TRUE(engine.admit(a).ok() && engine.admit(copy_of(*a)).ok());
+  engine.turn(1);
+  if (!engine.violation().empty()) return engine.violation();
+  if (engine.last_plan().rows.size() != 2) return "the scenario did not run both at once";
+  engine.turn(1);
+  engine.turn(1);
+  // 3 shared blocks, and two for each row's tail of at most 16 tokens; what was duplicated is free again.
+  if (engine.violation().empty() && engine.scheduler().stats().kv[0].owned > 3 + 2 * 2) return "duplicates are kept";
+  engine.run_until_idle(1);
+  engine.check_idle_pools();
+  return engine.violation();
+}
+TEST(Hazard6, blocks_that_duplicate_the_trees_are_freed_and_the_row_repointed) {
+  expect_guarded(Fault::kKeepDuplicateBlocks, same_prompt_twice_at_once);
+}
+
+// A's query at position 22 still sees position 7, the last of its first block; B's first chunk takes whatever block is free.
+std::string window_edge() {
+  SchedulerConfig config = scenario_config(60);
+  config.kv.groups.push_back({16, 30});
+  config.kv.prefix_cache = false;
+  SimEngine engine(config);
+  EXPECT_TRUE(engine.admit(make_request(family_tokens(1, 22), 10)).ok());
+  engine.turn(0);
+  engine.turn(0);
+  EXPECT_TRUE(engine.admit(make_request(family_tokens(2, 8), 2)).ok());
+  engine.run_until_idle(0);
+  return engine.violation();
+}
+TEST(Hazard8, a_block_leaves_with_its_last_visible_token) { expect_guarded(Fault::kWindowOffByOne, window_edge); }
+
+// The window group forgot the middle of A's prompt, where B branches off.
+std::string branch_inside_a_cached_prompt() {
+  SchedulerConfig config = scenario_config(60);
+  config.kv.groups.push_back({16, 40});
+  SimEngine engine(config);
+  EXPECT_TRUE(engine.admit(make_request(family_tokens(1, 100), 4)).ok());
+  engine.run_until_idle(1);
+  std::vector<TokenId> branch = family_tokens(1, 40);
+  branch.insert(branch.end(), {5, 6, 7});
+  const auto b = make_request(branch, 4);
+  EXPECT_TRUE(engine.admit(b).ok());
+  engine.run_until_idle(1);
+  engine.check_idle_pools();
+  return engine.violation();
+}
+TEST(Hazard12, a_match_needs_the_window_before_it) {
+  expect_guarded(Fault::kWindowMatchUnchecked, branch_inside_a_cached_prompt);
+}
+
+TEST(Hazard12, the_whole_prompt_again_still_hits) {
+  SchedulerConfig config = scenario_config(60);
+  config.kv.groups.push_back({16, 40});
+  SimEngine engine(config);
+  const auto a = make_request(family_tokens(1, 100), 4);
+  ASSERT_TRUE(engine.admit(a).ok());
+  engine.run_until_idle(1);
+  const auto again = copy_of(*a);
+  ASSERT_TRUE(engine.admit(again).ok());
+  engine.run_until_idle(1);
+  EXPECT_EQ(engine.violation(), "");
+  EXPECT_EQ(again->stream->cached_len, 96);
+}
+
+}  // namespace
+}  // namespace tailrace
