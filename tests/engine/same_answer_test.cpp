@@ -1,0 +1,192 @@
+// Contract 4: the same answer on every path, on random checkpoints of three architectures. The reference is each request
+// alone, in one chunk, without cache and overlap.
+#include "support/same_answer.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "support/checkpoint_writer.h"
+#include "support/request_sets.h"
+
+namespace tailrace {
+namespace {
+
+constexpr double kTolerance = 0.02;  // of a logit; the logits of these checkpoints spread by about 4
+
+// One architecture's checkpoint and its reference answers, made once.
+class Subject {
+ public:
+  explicit Subject(const std::string& name) {
+    nlohmann::json config = name == "gemma3" ? tiny_gemma3_config() : tiny_llama_config();
+    if (name == "qwen3") config = tiny_qwen3_config();
+    write_random_checkpoint(dir_.path(), config, 11);
+    TestEngine engine(reference_setup());
+    plain_answers = run_alone(engine, plain);
+    varied_answers = run_alone(engine, varied);
+    sampled_answers = run_alone(engine, sampled);
+  }
+
+  static Subject& get(const std::string& name) {
+    static std::map<std::string, std::unique_ptr<Subject>> subjects;
+    auto& subject = subjects[name];
+    if (!subject) subject = std::make_unique<Subject>(name);
+    return *subject;
+  }
+
+  EngineSetup setup() const { return test_setup(dir_.path()); }
+  EngineSetup reference_setup() const {
+    EngineSetup setup = this->setup();
+    setup.limits.chunk_size = 4096;
+    setup.limits.prefix_cache = false;
+    setup.engine.overlap = false;
+    setup.backend_options.kv_splits = 1;
+    return setup;
+  }
+
+  std::vector<Request> plain = plain_requests(), varied = varied_requests(), sampled = sampled_requests();
+  std::vector<Answer> plain_answers, varied_answers, sampled_answers;
+
+ private:
+  TempDir dir_;
+};
+
+class SameAnswer : public ::testing::TestWithParam<const char*> {
+ protected:
+  Subject& subject() { return Subject::get(GetParam()); }
+
+  void expect_same(const std::vector<Request>& requests, const std::vector<Answer>& reference, const Variant& variant,
+                   bool sampled = false) {
+    const SameAnswerOptions options{.tolerance = kTolerance, .sampled = sampled};
+    const Comparison result = same_answer(requests, reference, variant, options);
+    EXPECT_EQ(result.verdict(options), "");
+    forced_ += result.forced;
+    compared_ += result.compared;
+    max_error_ = std::max(max_error_, result.max_logprob_error);
+  }
+  void TearDown() override {
+    if (compared_ == 0) return;
+    RecordProperty("forced_share", std::to_string(static_cast<double>(forced_) / compared_));
+    std::printf("    %d tokens compared, %d forced, largest logprob difference %.5f\n", compared_, forced_, max_error_);
+  }
+
+ private:
+  int forced_ = 0, compared_ = 0;
+  double max_error_ = 0;
+};
+
+Variant all_at_once(TestEngine& engine) {
+  return [&](const std::vector<Request>& requests) { return engine.run(requests); };
+}
+Variant mixed_arrivals(TestEngine& engine, int32_t long_len = 600) {
+  return [&engine, long_len](const std::vector<Request>& requests) { return run_mixed(engine, requests, long_len); };
+}
+
+TEST_P(SameAnswer, alone_twice_is_equal_to_the_bit) {
+  TestEngine engine(subject().reference_setup());
+  const std::vector<Answer> again = run_alone(engine, subject().plain);
+  for (size_t i = 0; i < again.size(); ++i) {
+    EXPECT_EQ(again[i].ids, subject().plain_answers[i].ids);
+    EXPECT_EQ(again[i].logprobs, subject().plain_answers[i].logprobs);
+  }
+}
+
+TEST_P(SameAnswer, batched) {
+  TestEngine engine(subject().setup());
+  expect_same(subject().plain, subject().plain_answers, all_at_once(engine));
+  expect_same(subject().varied, subject().varied_answers, all_at_once(engine));
+}
+
+TEST_P(SameAnswer, sampled_alone_and_among_others) {
+  TestEngine engine(subject().setup());
+  expect_same(subject().sampled, subject().sampled_answers, all_at_once(engine), true);
+  expect_same(subject().sampled, subject().sampled_answers, mixed_arrivals(engine), true);
+}
+
+TEST_P(SameAnswer, chunked_while_others_decode) {
+  for (int32_t chunk : {1, 7, 16, 64, 4096}) {
+    SCOPED_TRACE("chunk " + std::to_string(chunk));
+    EngineSetup setup = subject().setup();
+    setup.limits.chunk_size = chunk;
+    setup.limits.prefix_cache = false;
+    TestEngine engine(setup);
+    // A chunk of one token needs a step per prompt token: a shorter prompt does.
+    expect_same(subject().varied, subject().varied_answers, mixed_arrivals(engine, chunk == 1 ? 100 : 600));
+    EXPECT_GT(engine.status().mixed_steps, 0u);
+  }
+}
+
+TEST_P(SameAnswer, mixed_split_fold_and_off) {
+  for (MixedMode mode : {MixedMode::kSplit, MixedMode::kFold, MixedMode::kOff}) {
+    SCOPED_TRACE("mode " + std::to_string(static_cast<int>(mode)));
+    EngineSetup setup = subject().setup();
+    setup.mixed = mode;
+    setup.limits.prefix_cache = false;
+    TestEngine engine(setup);
+    expect_same(subject().plain, subject().plain_answers, mixed_arrivals(engine));
+    if (mode == MixedMode::kOff) {
+      EXPECT_EQ(engine.status().mixed_steps, 0u);
+    } else {
+      EXPECT_GT(engine.status().mixed_steps, 0u);
+    }
+  }
+}
+
+TEST_P(SameAnswer, overlap_on_and_off) {
+  for (bool overlap : {true, false}) {
+    EngineSetup setup = subject().setup();
+    setup.engine.overlap = overlap;
+    TestEngine engine(setup);
+    expect_same(subject().varied, subject().varied_answers, mixed_arrivals(engine));
+  }
+}
+
+TEST_P(SameAnswer, kv_splits_one_three_and_chosen) {
+  for (int splits : {1, 3, 0}) {
+    SCOPED_TRACE("splits " + std::to_string(splits));
+    EngineSetup setup = subject().setup();
+    setup.backend_options.kv_splits = splits;
+    TestEngine engine(setup);
+    expect_same(subject().plain, subject().plain_answers, all_at_once(engine));
+  }
+}
+
+TEST_P(SameAnswer, cached) {
+  TestEngine engine(subject().setup());
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    expect_same(subject().plain, subject().plain_answers, mixed_arrivals(engine));
+  }
+  EXPECT_GT(engine.status().cached_tokens, 0u);
+}
+
+TEST_P(SameAnswer, preempted_and_resumed) {
+  Subject& s = subject();
+  std::vector<Request> requests;
+  for (int i = 0; i < 10; ++i) requests.push_back(greedy_request(random_prompt(500 + i, 3 + 4 * i), 110));
+  TestEngine alone(s.reference_setup());
+  const std::vector<Answer> reference = run_alone(alone, requests);
+  for (bool cache : {true, false}) {
+    SCOPED_TRACE(cache ? "cache on" : "cache off");
+    EngineSetup setup = s.setup();
+    setup.limits.max_total_tokens = 320;
+    setup.limits.prefix_cache = cache;
+    TestEngine engine(setup);
+    expect_same(requests, reference, all_at_once(engine));
+    EXPECT_GT(engine.status().preemptions, 0u);
+  }
+}
+
+TEST_P(SameAnswer, on_streams_with_random_delays) {
+  EngineSetup setup = subject().setup();
+  setup.device = {.thread_per_stream = true, .delay_seed = 5, .max_delay_us = 100};
+  setup.limits.max_total_tokens = 640;
+  TestEngine engine(setup);
+  expect_same(subject().varied, subject().varied_answers, all_at_once(engine));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SameAnswer, ::testing::Values("llama", "qwen3", "gemma3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,135 @@
+#include "support/checkpoint_writer.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "base/check.h"
+#include "model/model_tensors.h"
+
+namespace tailrace {
+namespace {
+
+uint16_t round_to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// Mean and spread of a tensor's values, by its role.
+struct Spread {
+  double mean = 0, deviation = 1;
+};
+Spread spread_of(const ModelTensor& tensor, bool norm_plus_one) {
+  const std::string& name = tensor.name;
+  if (tensor.shape.size() == 1) {
+    const bool bias = ends_with(name, ".bias");
+    return bias ? Spread{0, 0.3} : Spread{norm_plus_one ? 0.0 : 1.0, 0.1};
+  }
+  const double unit = 1.0 / std::sqrt(static_cast<double>(tensor.shape[1]));
+  if (name.find("embed_tokens") != std::string::npos) return {0, 1.0};
+  if (name.find("lm_head") != std::string::npos) return {0, 4 * unit};
+  if (name.find("q_proj") != std::string::npos || name.find("k_proj") != std::string::npos) return {0, 1.5 * unit};
+  if (name.find("o_proj") != std::string::npos) return {0, 1.5 * unit};
+  return {0, unit};
+}
+
+nlohmann::json tiny_config() {
+  return {{"hidden_size", 64},        {"num_hidden_layers", 3},     {"num_attention_heads", 4},
+          {"num_key_value_heads", 2}, {"head_dim", 32},             {"intermediate_size", 96},
+          {"vocab_size", 256},        {"rms_norm_eps", 1e-6},       {"max_position_embeddings", 4096},
+          {"rope_theta", 10000.0},    {"tie_word_embeddings", false}, {"torch_dtype", "bfloat16"},
+          {"eos_token_id", 1},        {"bos_token_id", nullptr}};
+}
+
+}  // namespace
+
+void CheckpointWriter::add(const std::string& name, const std::vector<int64_t>& shape,
+                           const std::vector<float>& values) {
+  int64_t count = 1;
+  for (int64_t extent : shape) count *= extent;
+  CHECK(count == static_cast<int64_t>(values.size()));
+  const size_t begin = data_.size();
+  for (float value : values) {
+    if (bf16_) {
+      const uint16_t half = round_to_bf16(value);
+      data_.append(reinterpret_cast<const char*>(&half), sizeof half);
+    } else {
+      data_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+  }
+  header_[name] = {{"dtype", bf16_ ? "BF16" : "F32"}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
+}
+
+void CheckpointWriter::write(const std::string& path, const nlohmann::json& config) const {
+  std::filesystem::create_directories(path);
+  std::string header = header_.dump();
+  header.append((8 - header.size() % 8) % 8, ' ');
+  const uint64_t length = header.size();
+  std::ofstream weights(path + "/model.safetensors", std::ios::binary);
+  weights.exceptions(std::ios::failbit | std::ios::badbit);
+  weights.write(reinterpret_cast<const char*>(&length), sizeof length);
+  weights << header << data_;
+  std::ofstream config_file(path + "/config.json");
+  config_file.exceptions(std::ios::failbit | std::ios::badbit);
+  config_file << config.dump(1);
+}
+
+TempDir::TempDir() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "tailrace-test-XXXXXX").string();
+  CHECK(mkdtemp(pattern.data()) != nullptr);
+  path_ = pattern;
+}
+
+TempDir::~TempDir() { std::filesystem::remove_all(path_); }
+
+nlohmann::json tiny_llama_config() {
+  nlohmann::json config = tiny_config();
+  config.update({{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"hidden_act", "silu"}});
+  return config;
+}
+
+nlohmann::json tiny_qwen3_config() {
+  nlohmann::json config = tiny_config();
+  config.update({{"architectures", {"Qwen3ForCausalLM"}}, {"model_type", "qwen3"}, {"hidden_act", "silu"}});
+  return config;
+}
+
+nlohmann::json tiny_gemma3_config() {
+  nlohmann::json config = tiny_config();
+  config.update({{"architectures", {"Gemma3ForCausalLM"}},
+                 {"model_type", "gemma3_text"},
+                 {"hidden_activation", "gelu_pytorch_tanh"},
+                 {"num_hidden_layers", 4},
+                 {"query_pre_attn_scalar", 32},
+                 {"sliding_window", 32},
+                 {"rope_local_base_freq", 10000.0},
+                 {"rope_theta", 1000000.0},
+                 {"layer_types", {"sliding_attention", "sliding_attention", "sliding_attention", "full_attention"}}});
+  return config;
+}
+
+void write_random_checkpoint(const std::string& path, const nlohmann::json& config, uint64_t seed, bool bf16) {
+  auto parsed = parse_hf_config(config, "tiny config");
+  CHECK_MSG(parsed.has_value(), parsed.error().message().c_str());
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal;
+  CheckpointWriter writer(bf16);
+  for (const ModelTensor& tensor : model_tensors(*parsed)) {
+    const Spread spread = spread_of(tensor, parsed->norm_plus_one);
+    int64_t count = 1;
+    for (int64_t extent : tensor.shape) count *= extent;
+    std::vector<float> values(count);
+    for (float& value : values) value = static_cast<float>(spread.mean + spread.deviation * normal(random));
+    writer.add(tensor.name, tensor.shape, values);
+  }
+  writer.write(path, config);
+}
+
+}  // namespace tailrace

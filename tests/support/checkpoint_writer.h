@@ -1,0 +1,47 @@
+// Writes Hugging Face checkpoint directories from C++, so that engine tests need no Python and no committed weights.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace tailrace {
+
+// One safetensors file: tensors are appended as BF16 (rounded to nearest even) or F32.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(bool bf16) : bf16_(bf16) {}
+  void add(const std::string& name, const std::vector<int64_t>& shape, const std::vector<float>& values);
+  // Writes model.safetensors and config.json into the directory `path`, which is made. Throws on a full disk.
+  void write(const std::string& path, const nlohmann::json& config) const;
+
+ private:
+  bool bf16_;
+  nlohmann::ordered_json header_ = nlohmann::ordered_json::object();
+  std::string data_;
+};
+
+// A fresh directory under the system's temporary folder, removed when the object goes.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Configurations of tiny models (256 tokens, hidden 64), as config.json spells them; tests change keys as they need.
+nlohmann::json tiny_llama_config();
+nlohmann::json tiny_qwen3_config();
+// 4 layers, sliding windows of 32 keys but for the last layer: two KV groups.
+nlohmann::json tiny_gemma3_config();
+
+// Seeded random weights for every tensor that `config` asks for, scaled so that attention matters: scores spread by
+// several units and the output of attention is as large as the embedding, so that a wrong key changes the answer.
+void write_random_checkpoint(const std::string& path, const nlohmann::json& config, uint64_t seed, bool bf16 = true);
+
+}  // namespace tailrace

@@ -1,0 +1,40 @@
+// Contract 4: "the same answer" on two paths. Greedy tokens are equal wherever the reference's top-1 margin exceeds twice
+// the stated logit tolerance; at a closer margin the reference token is forced and the comparison goes on.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/engine_fixture.h"
+
+namespace tailrace {
+
+struct SameAnswerOptions {
+  double tolerance = 0.02;         // of a logit
+  double max_forced_share = 0.03;  // of the compared tokens
+  bool sampled = false;            // drawn, not greedy: no margin is known, only the forced share is bounded
+};
+
+struct Comparison {
+  int compared = 0, forced = 0;
+  double max_logprob_error = 0;  // of the chosen token, where the tokens agree
+  std::string failure;           // the first; empty if none
+
+  double forced_share() const { return compared > 0 ? static_cast<double>(forced) / compared : 0; }
+  // "" when the answers are the same in the sense of contract 4.
+  std::string verdict(const SameAnswerOptions& options) const;
+};
+
+// Runs requests in the variant's way and returns their answers in order.
+using Variant = std::function<std::vector<Answer>(const std::vector<Request>&)>;
+
+// Compares `variant` on `requests` to the answers that a reference gave (with at least 2 top logprobs when greedy). All
+// requests are run again, the differing ones with their prompt continued by the reference's tokens, until all agree.
+Comparison same_answer(const std::vector<Request>& requests, const std::vector<Answer>& reference,
+                       const Variant& variant, const SameAnswerOptions& options = {});
+
+// Each request alone on `engine`, one after the other, the cache dropped before each.
+std::vector<Answer> run_alone(TestEngine& engine, const std::vector<Request>& requests);
+
+}  // namespace tailrace
