@@ -64,6 +64,11 @@ SchedulerConfig scheduler_config(const EngineSetup& setup, const MemoryPlan& pla
   return config;
 }
 
+// Rows of the head behind the tokenizer's last id are padding: the sampler must not see them.
+int64_t sampled_vocab(const EngineSetup& setup, const ModelConfig& config) {
+  return setup.real_vocab > 0 ? std::min(setup.real_vocab, config.vocab) : config.vocab;
+}
+
 ModelReport make_report(const Described& d, const Backend& backend, MemoryPlan memory) {
   return {.config = d.config,
           .memory = std::move(memory),
@@ -80,7 +85,8 @@ Expected<ModelReport> inspect_model(const EngineSetup& setup) {
   auto described = describe(setup, **backend, nullptr);
   if (!described) return fail(described.error());
   const size_t memory_bytes = create_cpu_device(setup.device)->memory_bytes();
-  auto plan = plan_memory(described->model, described->loader->bytes(), **backend, setup.limits, memory_bytes);
+  auto plan = plan_memory(described->model, described->loader->bytes(), **backend, setup.limits, memory_bytes,
+                          sampled_vocab(setup, described->config));
   if (!plan) return fail(plan.error());
   return make_report(*described, **backend, std::move(*plan));
 }
@@ -98,7 +104,7 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   if (!described) return fail(described.error());
   host->model_ = std::move(described->model);
   auto plan = plan_memory(host->model_, described->loader->bytes(), *host->backend_, setup.limits,
-                          host->device_->memory_bytes());
+                          host->device_->memory_bytes(), sampled_vocab(setup, described->config));
   if (!plan) return fail(plan.error());
   Status loaded = described->loader->load(load_threads(setup), [&](size_t done, size_t total) {
     status.load_done_bytes = static_cast<int64_t>(done);
@@ -111,7 +117,7 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   auto runner = ModelRunner::create(*host->device_, *host->backend_, host->model_, *plan);
   if (!runner) return fail(runner.error());
   host->runner_ = std::move(*runner);
-  host->cost_ = setup.measure_cost ? measure_cost_model(*host->runner_, host->model_.config.vocab) : setup.cost;
+  host->cost_ = setup.measure_cost ? measure_cost_model(*host->runner_, plan->step.vocab) : setup.cost;
   host->report_.decisions = host->backend_->decisions();
   host->scheduler_ = std::make_unique<Scheduler>(scheduler_config(setup, *plan, host->cost_));
   host->engine_ = std::make_unique<Engine>(setup.engine, *host->runner_, *host->scheduler_, queue, status);

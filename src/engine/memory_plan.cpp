@@ -41,12 +41,12 @@ Fixed fixed_bytes(const Model& model, const Backend& backend, const MemoryPlan& 
   return f;
 }
 
-void set_shapes(const Model& model, const EngineLimits& limits, MemoryPlan* plan) {
+void set_shapes(const Model& model, const EngineLimits& limits, int64_t vocab, MemoryPlan* plan) {
   plan->max_step_tokens = limits.chunk_size + limits.max_rows;
   plan->step = {.max_rows = limits.max_rows,
                 .max_step_tokens = plan->max_step_tokens,
                 .context_length = plan->context_length,
-                .vocab = model.config.vocab};
+                .vocab = vocab};
   plan->slab = {.max_rows = limits.max_rows,
                 .num_groups = static_cast<int32_t>(model.groups.size()),
                 .max_log_patch_tokens = int64_t{plan->context_length} + plan->max_step_tokens,
@@ -91,12 +91,12 @@ size_t MemoryPlan::total_bytes() const {
 }
 
 Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const Backend& backend,
-                                 const EngineLimits& limits, size_t memory_bytes) {
+                                 const EngineLimits& limits, size_t memory_bytes, int64_t sampled_vocab) {
   MemoryPlan plan;
   plan.context_length = limits.context_length > 0 ? limits.context_length : model.config.context;
   plan.kv.block_size = limits.block_size;
   plan.kv.prefix_cache = limits.prefix_cache;
-  set_shapes(model, limits, &plan);
+  set_shapes(model, limits, sampled_vocab, &plan);
   const Fixed fixed = fixed_bytes(model, backend, plan);
 
   size_t window_bytes = 0, full_token_bytes = 0;

@@ -43,9 +43,9 @@ struct MemoryPlan {
 };
 
 // weight_bytes: WeightLoader::bytes(). memory_bytes: what the device has (0: unknown, nothing is refused, for inspect).
-// kResourceExhausted when the model does not fit, with the numbers and what to change.
+// sampled_vocab: ids that may be sampled, at most the head's rows. kResourceExhausted when the model does not fit, with the numbers and what to change.
 Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const Backend& backend,
-                                 const EngineLimits& limits, size_t memory_bytes);
+                                 const EngineLimits& limits, size_t memory_bytes, int64_t sampled_vocab);
 
 // The ledger as a table for a terminal.
 std::string format_ledger(const MemoryPlan& plan);

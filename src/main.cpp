@@ -1,0 +1,31 @@
+// The tailrace binary: parses the command line and runs one sub-command.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "run.h"
+#include "server/chat_client.h"
+#include "server/config.h"
+
+extern char** environ;
+
+int main(int argc, char** argv) {
+  using namespace tailrace;
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
+  const auto command = parse_command_line(std::vector<std::string>(argv + 1, argv + argc), environment,
+                                          BuildFacts{.version = TAILRACE_VERSION});
+  if (!command) {
+    std::fprintf(stderr, "tailrace: %s\n", command.error().message().c_str());
+    return kExitBadInput;
+  }
+  if (const auto* print = std::get_if<PrintAndExit>(&*command)) {
+    std::printf("%s", print->text.c_str());
+    return 0;
+  }
+  if (const auto* inspect = std::get_if<InspectConfig>(&*command)) return run_inspect(*inspect);
+  if (const auto* chat = std::get_if<ChatConfig>(&*command)) return run_chat(*chat);
+  return run_serve(std::get<ServeConfig>(*command));
+}

@@ -1,0 +1,141 @@
+// `tailrace serve`: listens at once, loads the model, runs the engine, drains on SIGTERM.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <future>
+#include <thread>
+
+#include "engine_setup.h"
+#include "run.h"
+#include "server/http_server.h"
+#include "text/text_model.h"
+
+namespace tailrace {
+namespace {
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+// Turns the first SIGINT or SIGTERM into a ready future, and the second into the end of the process.
+class StopSignal {
+ public:
+  StopSignal() {
+    const sigset_t set = stop_signals();
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread that is started later
+    thread_ = std::thread([this] { watch(); });
+  }
+  ~StopSignal() {
+    done_ = true;
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+  // While loading there is nothing to drain: a signal ends the process at once.
+  void set_loaded() { loaded_ = true; }
+  void wait() { stopped_.get_future().wait(); }
+
+ private:
+  void watch() {
+    const sigset_t set = stop_signals();
+    int signal = 0;
+    sigwait(&set, &signal);
+    if (done_) return;
+    if (!loaded_) _exit(0);
+    stopped_.set_value();
+    sigwait(&set, &signal);
+    if (!done_) _exit(1);
+  }
+
+  std::atomic<bool> done_{false}, loaded_{false};
+  std::promise<void> stopped_;
+  std::thread thread_;
+};
+
+// One line on a terminal, redrawn; nothing elsewhere.
+void draw_progress(size_t done, size_t total) {
+  constexpr int kWidth = 40;
+  const int filled = total > 0 ? static_cast<int>(kWidth * done / total) : 0;
+  std::fprintf(stderr, "\rloading [%.*s%*s] %3zu %%%s", filled, "########################################",
+               kWidth - filled, "", total > 0 ? 100 * done / total : 0, done == total ? "\n" : "");
+  std::fflush(stderr);
+}
+
+std::string served_name(const ServeConfig& config) {
+  if (!config.model.served_name.empty()) return config.model.served_name;
+  std::string path = config.model.path;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.find_last_of('/') + 1);
+}
+
+int bad_input(const Status& status) {
+  std::fprintf(stderr, "tailrace: %s\n", status.message().c_str());
+  return kExitBadInput;
+}
+
+void print_start_up(const ServeConfig& config, const EngineHost& host) {
+  if (config.log_level < LogLevel::kInfo) return;
+  std::printf("model            %s\n", config.model.path.c_str());
+  print_model_report(host.report());
+  const CostModel& cost = host.cost();
+  std::printf("\nmeasured cost    step %.0f us + %.0f us per decode row + %.1f us per prefill token\n", cost.base_us,
+              cost.decode_row_us, cost.extend_token_us);
+  static const char* const kMixed[] = {"split", "fold", "off"};
+  std::printf("mixed steps      %s, overlap %s\n\n", kMixed[static_cast<int>(config.engine.mixed)],
+              config.engine.overlap ? "on" : "off");
+}
+
+}  // namespace
+
+int run_serve(const ServeConfig& config) {
+  StopSignal stop;
+  RequestQueue queue(static_cast<size_t>(config.limits.max_queued_requests));
+  EngineStatus status;
+  HttpServer server(config, queue, status);
+  auto port = server.start();
+  if (!port) return bad_input(port.error());
+
+  auto text = TextModel::load(config.model.path);
+  if (!text) return bad_input(text.error());
+  EngineSetup setup = engine_setup(config);
+  setup.real_vocab = static_cast<int64_t>((*text)->tokenizer->vocab_size());
+  const bool terminal = isatty(STDERR_FILENO);
+  auto host = EngineHost::create(setup, queue, status, terminal ? draw_progress : nullptr);
+  if (!host) return bad_input(host.error());
+  print_start_up(config, **host);
+
+  const ModelReport& report = (*host)->report();
+  ServedModel model;
+  model.name = served_name(config);
+  model.text = *text;
+  model.context_length = report.memory.context_length;
+  model.vocab_size = static_cast<int32_t>(report.memory.step.vocab);
+  model.max_running_requests = report.memory.step.max_rows;
+  model.max_token_bytes = measure_tokens(*(*text)->tokenizer);
+  model.created_s = std::time(nullptr);
+  (*host)->start();
+  server.set_model(std::move(model));
+  std::printf("ready            http://%s:%d (API at /v1, health at /health, metrics at /metrics)\n",
+              config.http.host.c_str(), *port);
+  std::fflush(stdout);
+
+  stop.set_loaded();
+  stop.wait();
+  const auto limit = std::chrono::milliseconds(static_cast<int64_t>(config.limits.shutdown_timeout_s * 1000));
+  const bool drained = server.drain(limit);
+  (*host)->stop(!drained);
+  (*host)->join();
+  server.stop();
+  return 0;
+}
+
+}  // namespace tailrace
