@@ -1,0 +1,89 @@
+// The CPU backend: one closure per step on the stream, which runs the fused blocks and the sampler over a thread pool.
+#include <algorithm>
+#include <thread>
+
+#include "base/check.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/step.h"
+#include "sampler/sampler.h"
+
+namespace tailrace {
+namespace {
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(const BackendOptions& options)
+      : options_(options),
+        pool_(options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+
+  const char* name() const override { return "cpu"; }
+
+  Expected<size_t> packed_bytes(const TensorView& tensor) const override { return cpu::packed_bytes(tensor); }
+  Status pack(const TensorView& tensor, void* dst) const override { return cpu::pack(tensor, dst); }
+
+  size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
+    const auto shape = cpu::step_shape(blocks, limits, options_, pool_.size());
+    return shape ? cpu::StepScratch(nullptr, *shape).bytes : 0;  // prepare says why not
+  }
+
+  Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) override {
+    auto shape = cpu::step_shape(blocks, limits, options_, pool_.size());
+    if (!shape) return shape.error();
+    blocks_ = &blocks;
+    shape_ = std::move(*shape);
+    scratch_ = std::make_unique<cpu::StepScratch>(scratch, shape_);
+    for (int i = 0; i < pool_.size(); ++i) {
+      init_sampler_scratch(scratch_->samplers + i * scratch_->sampler_stride, limits.vocab);
+    }
+    return {};
+  }
+
+  std::vector<std::string> decisions() const override {
+    const std::string linear = std::string("fused, ") + cpu::isa_name() + " on stored weights";
+    const std::string vectors = cpu::attention_kernels().name;
+    const std::string decode =
+        options_.fold_decode ? "through the extend kernel (mixed fold)"
+        : options_.kv_splits > 0
+            ? "own kernel, " + std::to_string(options_.kv_splits) + " splits (fixed)"
+            : "own kernel, splits from the effective length, the KV heads and " + std::to_string(pool_.size()) + " threads";
+    return {"attn_in: " + linear + " (norm, q|k|v, head norms, rope, KV write)",
+            "attention extend: " + vectors + " tiles of queries by chunks of keys",
+            "attention decode: " + vectors + ", " + decode,
+            "attn_out: " + linear + " (product, post norm, residual)",
+            "mlp: " + linear + " (gate and up with activation, down, residual)",
+            "head_sample: " + linear + " on sampling rows, rows sampled in parallel"};
+  }
+
+  void forward(Stream& stream, const Batch& batch) override {
+    CHECK(scratch_ != nullptr);
+    stream.run([this, batch] { run_step(batch); });
+  }
+
+  const float* last_logits() const override { return scratch_->logits; }
+
+ private:
+  void run_step(const Batch& batch) {
+    if (batch.num_rows == 0) return;
+    cpu::Step step{pool_, shape_, *scratch_, cpu::attention_kernels(), cpu::token_kernels(), batch, {},
+                   options_.fold_decode};
+    cpu::begin_step(step);
+    for (const LayerBlock& block : *blocks_) {
+      std::visit([&](const auto& b) { cpu::run_block(step, b); }, block);
+    }
+    cpu::sample_step(step);
+  }
+
+  BackendOptions options_;
+  cpu::ThreadPool pool_;
+  const BlockList* blocks_ = nullptr;
+  cpu::StepShape shape_;
+  std::unique_ptr<cpu::StepScratch> scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> create_cpu_backend(const BackendOptions& options) {
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace tailrace
