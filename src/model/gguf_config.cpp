@@ -55,8 +55,10 @@ class Metadata {
     if (!value) keep(value.error());
     return value.value_or(fallback);
   }
+  // A key that is missing where it is needed makes the file incomplete.
   void keep(const Status& status) {
-    if (status_.ok()) status_ = status;
+    const StatusCode code = status.code() == StatusCode::kNotFound ? StatusCode::kDataLoss : status.code();
+    if (status_.ok()) status_ = Status(code, status.message());
   }
 
  private:
