@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "text/tokenizer.h"
 
-struct tk_template;  // textkit.h
+struct tk_template;  // rust/textkit/textkit.h
 
 namespace tailrace {
 
@@ -21,18 +21,17 @@ using OrderedJson = nlohmann::ordered_json;
 
 // Variables that Hugging Face passes to every template, and bounds on what one render may cost.
 struct ChatTemplateOptions {
-  std::string bos_token, eos_token;          // as text; empty: the variable is undefined
-  OrderedJson extra = OrderedJson::object(); // further special tokens by name: unk_token, pad_token ...
-  uint64_t max_steps = 5'000'000;            // template instructions
+  std::string bos_token, eos_token;           // as text; empty: the variable is undefined
+  OrderedJson extra = OrderedJson::object();  // further variables: unk_token, pad_token ...
+  uint64_t max_steps = 10'000'000;            // template instructions
   uint64_t max_output_bytes = 64u << 20;
 };
 
 struct ChatInput {
   OrderedJson messages = OrderedJson::array();   // as on the wire; key order survives to the prompt
   OrderedJson tools;                             // array, or null: the variable is none
-  OrderedJson kwargs = OrderedJson::object();    // chat_template_kwargs: further variables (may not replace the above)
+  OrderedJson kwargs = OrderedJson::object();    // chat_template_kwargs: further variables; the above take precedence
   bool add_generation_prompt = true;
-  bool continue_final_message = false;           // with add_generation_prompt false: leave the last turn open
   std::optional<int64_t> now_s;                  // strftime_now's clock, Unix seconds; the present when absent
 };
 
@@ -57,7 +56,7 @@ class ChatTemplate {
 
   // Renders and tokenizes, without the post-processor's BOS/EOS: the template writes its own. A control token counts
   // only where the template wrote it: its text inside messages, tools or kwargs stays text. A control token is one that
-  // the tokenizer marks special, or one of `control_ids` (the end-of-sequence ids). Added tokens that are neither
+  // the tokenizer marks special, or one of `control_ids` (TextModel::eos_ids). Added tokens that are neither
   // ("<think>") are ordinary vocabulary and become their ids wherever they stand, as in the reference.
   Expected<RenderedPrompt> render_ids(const ChatInput& input, const Tokenizer& tokenizer,
                                       const std::vector<TokenId>& control_ids) const;

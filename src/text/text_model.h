@@ -29,7 +29,7 @@ struct TextModel {
   SamplingDefaults sampling;
 
   // `path`: a Hugging Face directory or a GGUF file (or a directory that holds exactly one). kNotFound, kDataLoss or
-  // kUnsupported with the file's name. A template that does not compile is not an error here: chat is refused instead.
+  // kUnsupported with the file's name.  A template that does not compile is not an error here: chat is refused instead.
   static Expected<std::shared_ptr<const TextModel>> load(const std::string& path);
 };
 

@@ -12,19 +12,19 @@
 #include "base/request.h"
 #include "base/status.h"
 
-struct tk_tokenizer;  // textkit.h
+struct tk_tokenizer;  // rust/textkit/textkit.h
 
 namespace tailrace {
 
 // What a GGUF file's metadata says under tokenizer.ggml.*; arrays are indexed by token id.
 struct GgufTokenizer {
-  std::string model;                // gpt2 (byte-level BPE), llama (SentencePiece) or gemma4 (BPE over U+2581 text)
+  std::string model;                // gpt2 (byte-level BPE) or llama (SentencePiece)
   std::string pre;                  // names the split regex of gpt2; an unknown name is an error
   std::vector<std::string> tokens;
   std::vector<float> scores;        // llama only; empty or one per token
   std::vector<int32_t> types;       // 1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte; empty: all normal
-  std::vector<std::string> merges;  // gpt2 and gemma4: "left right", best first
-  std::optional<TokenId> bos, eos, unk, pad;
+  std::vector<std::string> merges;  // gpt2 only: "left right", best first
+  std::optional<TokenId> bos, eos, unk;
   bool add_bos = false;
   bool add_eos = false;
   bool add_space_prefix = true;     // llama only
@@ -69,7 +69,7 @@ class Tokenizer {
     std::string join;              // between tokens (a file with no decoder joins by a space)
   };
   const DecodeRule& decode_rule() const { return decode_rule_; }
-  // For Metaspace's first token: its bytes without the spaces that stand for U+2581.
+  // Where first_drops_meta is set: the bytes of a token that opens a text.
   std::string first_token_bytes(TokenId id) const;
   const tk_tokenizer* handle() const { return handle_; }
 

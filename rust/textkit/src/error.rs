@@ -1,0 +1,23 @@
+//! Failures that cross the border as a status and a message.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Code {
+    Invalid = 1,
+    DataLoss = 2,
+    Unsupported = 3,
+    TooLarge = 4,
+    Internal = 5,
+}
+
+#[derive(Debug)]
+pub struct Failure {
+    pub code: Code,
+    pub message: String,
+}
+
+pub type Outcome<T> = Result<T, Failure>;
+
+pub fn failure<T>(code: Code, message: impl Into<String>) -> Outcome<T> {
+    Err(Failure { code, message: message.into() })
+}

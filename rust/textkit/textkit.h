@@ -1,0 +1,105 @@
+/* The C face of rust/textkit: Rust's tokenizers and minijinja for src/text. Kept by hand; src/ffi.rs must match it.
+ *
+ * Every function may be called from any thread; objects are immutable once built. Strings are UTF-8 with a length and need
+ * no terminator. A function that returns tk_status leaves its outputs untouched on failure and stores a message in *error
+ * (free it with tk_string_free). No Rust panic crosses this border: it becomes TK_INTERNAL. */
+#ifndef TAILRACE_TEXTKIT_H
+#define TAILRACE_TEXTKIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum {
+  TK_OK = 0,
+  TK_INVALID = 1,     /* the text or the messages are wrong */
+  TK_DATA_LOSS = 2,   /* a file's content is broken */
+  TK_UNSUPPORTED = 3, /* well-formed, but not something this build does */
+  TK_TOO_LARGE = 4,   /* a bound is exceeded */
+  TK_INTERNAL = 5
+} tk_status;
+
+typedef struct {
+  const char* data;
+  size_t len;
+} tk_str;
+
+typedef struct {
+  char* data;
+  size_t len;
+} tk_string; /* owned; free with tk_string_free */
+
+typedef struct {
+  int32_t* data;
+  size_t len;
+} tk_ids; /* owned; free with tk_ids_free */
+
+void tk_string_free(tk_string s);
+void tk_ids_free(tk_ids ids);
+
+typedef struct tk_tokenizer tk_tokenizer;
+typedef struct tk_template tk_template;
+
+tk_status tk_tokenizer_from_json(tk_str json, tk_tokenizer** out, tk_string* error);
+
+typedef struct {
+  tk_str model, pre;
+  const tk_str* tokens;
+  size_t num_tokens;
+  const float* scores;  /* NULL or [num_tokens] */
+  const int32_t* types; /* NULL or [num_tokens] */
+  const tk_str* merges;
+  size_t num_merges;
+  int32_t bos, eos, unk; /* -1: none */
+  int32_t add_bos, add_eos, add_space_prefix;
+} tk_gguf_spec;
+
+tk_status tk_tokenizer_from_gguf(const tk_gguf_spec* spec, tk_tokenizer** out, tk_string* error);
+void tk_tokenizer_free(tk_tokenizer* tokenizer);
+
+tk_status tk_encode(const tk_tokenizer* tokenizer, tk_str text, int32_t add_special_tokens, int32_t parse_special,
+                    tk_ids* out, tk_string* error);
+
+/* Everything that decoding needs, owned by the tokenizer: the bytes of token i are blob[start[i]..start[i + 1]]. */
+typedef struct {
+  const char* blob;
+  const uint32_t* start; /* [size + 1] */
+  const uint8_t* special; /* [size] */
+  int32_t size;
+  tk_str strip;          /* dropped from a text's begin, at most strip_count times; one ASCII character or empty */
+  int32_t strip_count;
+  int32_t first_drops_meta;
+  tk_str join;
+} tk_pieces;
+
+void tk_tokenizer_pieces(const tk_tokenizer* tokenizer, tk_pieces* out);
+/* The bytes of a token that opens a text, where first_drops_meta is set. */
+tk_string tk_first_token_bytes(const tk_tokenizer* tokenizer, int32_t id);
+tk_string tk_id_to_token(const tk_tokenizer* tokenizer, int32_t id); /* empty: no such id */
+int32_t tk_token_to_id(const tk_tokenizer* tokenizer, tk_str token); /* -1: no such token */
+
+typedef struct {
+  tk_str globals; /* JSON object: bos_token, eos_token ... */
+  uint64_t max_steps;
+  uint64_t max_output_bytes;
+} tk_template_options;
+
+tk_status tk_template_new(tk_str source, const tk_template_options* options, tk_template** out, tk_string* error);
+void tk_template_free(tk_template* tmpl);
+
+/* input: JSON object {"messages": .., "tools": .., "kwargs": {..}, "add_generation_prompt": bool}; now_s: Unix seconds. */
+tk_status tk_template_render(const tk_template* tmpl, tk_str input, int64_t now_s, tk_string* out, tk_string* error);
+
+/* Renders, then encodes without special post-processing; control tokens (special ones and control_ids) count only where
+ * the template wrote them. */
+tk_status tk_template_render_ids(const tk_template* tmpl, const tk_tokenizer* tokenizer, tk_str input, int64_t now_s,
+                                 const int32_t* control_ids, size_t num_control_ids, tk_string* text, tk_ids* ids,
+                                 tk_string* error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

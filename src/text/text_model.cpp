@@ -1,0 +1,213 @@
+#include "text/text_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "text/text_model_gguf.h"
+
+namespace tailrace {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The largest tokenizer.json in use is about 40 MB.
+constexpr uintmax_t kMaxFileBytes = 512u << 20;
+
+Expected<std::string> read_file(const fs::path& path) {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path, error);
+  if (error) return fail(StatusCode::kNotFound, path.string() + ": " + error.message());
+  if (size > kMaxFileBytes) return fail(StatusCode::kDataLoss, path.string() + ": larger than any such file in use");
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return fail(StatusCode::kDataLoss, path.string() + ": cannot be read");
+  return std::move(text).str();
+}
+
+// An absent file is an empty object; a file that is no JSON object is an error.
+Expected<OrderedJson> read_json(const fs::path& path) {
+  if (!fs::exists(path)) return OrderedJson::object();
+  Expected<std::string> text = read_file(path);
+  if (!text) return fail(text.error());
+  OrderedJson json = OrderedJson::parse(*text, nullptr, false);
+  if (!json.is_object()) return fail(StatusCode::kDataLoss, path.string() + ": not a JSON object");
+  return json;
+}
+
+Status prefixed(const fs::path& path, const Status& status) {
+  return Status(status.code(), path.string() + ": " + status.message());
+}
+
+// "<s>" or {"content": "<s>", ...}; empty when absent or null.
+std::string token_text(const OrderedJson& json, const char* key) {
+  const auto it = json.find(key);
+  if (it == json.end()) return {};
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) return (*it)["content"];
+  return {};
+}
+
+// A single id or a list of them.
+void collect_ids(const OrderedJson& json, const char* key, std::set<TokenId>* ids) {
+  const auto it = json.find(key);
+  if (it == json.end()) return;
+  const auto add = [&](const OrderedJson& value) {
+    if (value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() <= INT32_MAX) {
+      ids->insert(value.get<TokenId>());
+    }
+  };
+  if (it->is_array()) {
+    for (const OrderedJson& value : *it) add(value);
+  } else {
+    add(*it);
+  }
+}
+
+template <typename T>
+void read_number(const OrderedJson& json, const char* key, std::optional<T>* out) {
+  const auto it = json.find(key);
+  if (it != json.end() && it->is_number()) *out = it->get<T>();
+}
+
+SamplingDefaults sampling_defaults(const OrderedJson& generation) {
+  SamplingDefaults defaults;
+  read_number(generation, "temperature", &defaults.temperature);
+  read_number(generation, "top_p", &defaults.top_p);
+  read_number(generation, "min_p", &defaults.min_p);
+  read_number(generation, "repetition_penalty", &defaults.repetition_penalty);
+  read_number(generation, "presence_penalty", &defaults.presence_penalty);
+  read_number(generation, "frequency_penalty", &defaults.frequency_penalty);
+  read_number(generation, "top_k", &defaults.top_k);
+  read_number(generation, "max_new_tokens", &defaults.max_new_tokens);
+  std::set<TokenId> suppressed;
+  collect_ids(generation, "suppress_tokens", &suppressed);
+  defaults.suppress_tokens.assign(suppressed.begin(), suppressed.end());
+  return defaults;
+}
+
+// One template of tokenizer_config.json's list of named ones: "default".
+std::optional<std::string> default_of(const OrderedJson& named) {
+  for (const OrderedJson& entry : named) {
+    if (entry.is_object() && entry.value("name", "") == "default" && entry.contains("template") &&
+        entry["template"].is_string()) {
+      return entry["template"].get<std::string>();
+    }
+  }
+  return std::nullopt;
+}
+
+// The three places of a template, the file of its own first, as Hugging Face looks them up.
+Expected<std::optional<std::string>> find_template(const fs::path& dir, const OrderedJson& tokenizer_config) {
+  if (fs::exists(dir / "chat_template.jinja")) {
+    Expected<std::string> text = read_file(dir / "chat_template.jinja");
+    if (!text) return fail(text.error());
+    return std::optional<std::string>(std::move(*text));
+  }
+  const Expected<OrderedJson> own = read_json(dir / "chat_template.json");
+  if (!own) return fail(own.error());
+  for (const OrderedJson* json : {&*own, &tokenizer_config}) {
+    const auto it = json->find("chat_template");
+    if (it == json->end()) continue;
+    if (it->is_string()) return std::optional<std::string>(it->get<std::string>());
+    if (it->is_array()) return default_of(*it);
+  }
+  return std::optional<std::string>();
+}
+
+// The special tokens that a template may name, by their name in tokenizer_config.json.
+OrderedJson special_names(const OrderedJson& tokenizer_config) {
+  OrderedJson names = OrderedJson::object();
+  for (const auto& [key, value] : tokenizer_config.items()) {
+    if (!key.ends_with("_token")) continue;
+    std::string text = token_text(tokenizer_config, key.c_str());
+    if (!text.empty()) names[key] = std::move(text);
+  }
+  return names;
+}
+
+// Whether a plain encode starts with the BOS token is what the tokenizer does, not what some flag says.
+bool adds_bos(const Tokenizer& tokenizer, std::optional<TokenId> bos) {
+  if (!bos) return false;
+  const Expected<std::vector<TokenId>> ids = tokenizer.encode("a", true, true);
+  return ids && !ids->empty() && ids->front() == *bos;
+}
+
+Expected<std::shared_ptr<const TextModel>> load_directory(const fs::path& dir) {
+  if (!fs::exists(dir / "tokenizer.json")) {
+    return fail(StatusCode::kNotFound, (dir / "tokenizer.json").string() + ": no such file");
+  }
+  Expected<std::string> text = read_file(dir / "tokenizer.json");
+  if (!text) return fail(text.error());
+  Expected<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::from_json(*text);
+  if (!tokenizer) return fail(prefixed(dir / "tokenizer.json", tokenizer.error()));
+  Expected<OrderedJson> config = read_json(dir / "config.json");
+  if (!config) return fail(config.error());
+  Expected<OrderedJson> generation = read_json(dir / "generation_config.json");
+  if (!generation) return fail(generation.error());
+  Expected<OrderedJson> tokenizer_config = read_json(dir / "tokenizer_config.json");
+  if (!tokenizer_config) return fail(tokenizer_config.error());
+
+  TextModel model;
+  model.tokenizer = *tokenizer;
+  model.sampling = sampling_defaults(*generation);
+  std::set<TokenId> eos;
+  collect_ids(*config, "eos_token_id", &eos);
+  if (config->contains("text_config") && (*config)["text_config"].is_object()) {
+    collect_ids((*config)["text_config"], "eos_token_id", &eos);
+  }
+  collect_ids(*generation, "eos_token_id", &eos);
+  const std::string eos_token = token_text(*tokenizer_config, "eos_token");
+  if (const auto id = model.tokenizer->token_to_id(eos_token)) eos.insert(*id);
+  model.eos_ids.assign(eos.begin(), eos.end());
+  model.bos_id = model.tokenizer->token_to_id(token_text(*tokenizer_config, "bos_token"));
+  if (!model.bos_id) {
+    std::set<TokenId> bos;
+    collect_ids(*config, "bos_token_id", &bos);
+    if (!bos.empty()) model.bos_id = *bos.begin();
+  }
+  model.add_bos = adds_bos(*model.tokenizer, model.bos_id);
+
+  Expected<std::optional<std::string>> source = find_template(dir, *tokenizer_config);
+  if (!source) return fail(source.error());
+  ChatTemplateOptions options;
+  options.extra = special_names(*tokenizer_config);
+  set_chat_template(*source, options, &model);
+  return std::make_shared<const TextModel>(std::move(model));
+}
+
+}  // namespace
+
+void set_chat_template(const std::optional<std::string>& source, const ChatTemplateOptions& options, TextModel* model) {
+  if (!source) {
+    model->no_template_reason = "the model has no chat template";
+    return;
+  }
+  Expected<std::shared_ptr<const ChatTemplate>> compiled = ChatTemplate::compile(*source, options);
+  if (compiled) {
+    model->chat_template = *compiled;
+  } else {
+    model->no_template_reason = "the model's chat template cannot be used: " + compiled.error().message();
+  }
+}
+
+Expected<std::shared_ptr<const TextModel>> TextModel::load(const std::string& path) {
+  std::error_code error;
+  if (fs::is_regular_file(path, error)) return load_text_model_gguf(path);
+  if (!fs::is_directory(path, error)) return fail(StatusCode::kNotFound, path + ": no such file or directory");
+  if (fs::exists(fs::path(path) / "tokenizer.json")) return load_directory(path);
+  std::vector<std::string> ggufs;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    if (entry.path().extension() == ".gguf") ggufs.push_back(entry.path().string());
+  }
+  if (ggufs.size() == 1) return load_text_model_gguf(ggufs[0]);
+  return fail(StatusCode::kNotFound, path + (ggufs.empty() ? ": holds neither tokenizer.json nor a .gguf file"
+                                                           : ": holds several .gguf files; name one of them"));
+}
+
+}  // namespace tailrace
