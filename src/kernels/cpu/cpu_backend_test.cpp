@@ -1,0 +1,268 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/test_fault.h"
+#include "device/device.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/tiny_model.h"
+
+namespace tailrace {
+namespace {
+
+// Root mean square difference relative to the reference's root mean square; infinite for what is not a number.
+double relative_error(const std::vector<float>& got, const std::vector<float>& expected) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += (got[i] - expected[i]) * static_cast<double>(got[i] - expected[i]);
+    size += static_cast<double>(expected[i]) * expected[i];
+  }
+  const double error = std::sqrt(difference / size);
+  return std::isfinite(error) ? error : HUGE_VAL;
+}
+
+// Mean over rows; a single row may be three times as far off. Activations of quantised weights are rounded to 8 bits,
+// those of BF16 to bf16; KV to bf16 everywhere.
+double tolerance_of(Format format) {
+  if (format == Format::kF32 || format == Format::kF16) return 2e-3;
+  return format == Format::kBF16 ? 1e-2 : 3e-2;
+}
+
+std::unique_ptr<Backend> cpu_backend(int threads = 2, bool fold = false, int splits = 0) {
+  return create_cpu_backend({.threads = threads, .kv_splits = splits, .fold_decode = fold});
+}
+
+using Steps = std::vector<std::vector<StepRow>>;
+
+// Prefill alone and in chunks, decode, and mixed steps, with rows that come and go.
+const Steps kMixedSteps = {
+    {{0, 40, 40}},
+    {{0, 1, 41}, {1, 70, 70, 0}, {2, 3, 3}},
+    {{0, 1, 42}, {2, 1, 4}, {1, 30, 100}},
+    {{1, 1, 101}, {0, 1, 43}, {2, 1, 5}},
+    {{2, 1, 6}, {3, 257, 257}, {4, 17, 17}},
+    {{4, 1, 18}, {3, 1, 258}, {0, 1, 44}, {1, 1, 102}, {5, 2, 2}},
+};
+
+void expect_equal_to_reference(const TinyConfig& config, std::unique_ptr<Backend> backend, const Steps& steps,
+                               double tolerance, uint64_t seed = 3) {
+  BackendHarness cpu(config, std::move(backend), seed), reference(config, create_reference_backend({}), seed);
+  double sum = 0;
+  int count = 0;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const auto got = cpu.step(steps[s]), expected = reference.step(steps[s]);
+    ASSERT_EQ(got.size(), expected.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double error = relative_error(got[i], expected[i]);
+      sum += error;
+      ++count;
+      EXPECT_LT(error, 3 * tolerance)
+          << format_traits(config.format).name << " step " << s << " sampling row " << i;
+    }
+    cpu.log = reference.log;  // both go on with the reference's tokens
+  }
+  EXPECT_LT(sum, tolerance * count) << format_traits(config.format).name;
+}
+
+TEST(CpuBackend, every_format_equals_the_reference_on_mixed_steps) {
+  for (int f = 0; f < kNumFormats; ++f) {
+    const auto format = static_cast<Format>(f);
+    const bool super = format_traits(format).block_elems == 256;
+    TinyConfig config{.format = format, .down_format = format, .head_format = format};
+    if (super) {
+      config.hidden = 256;
+      config.intermediate = 256;
+      config.q_heads = 8;
+    }
+    expect_equal_to_reference(config, cpu_backend(), kMixedSteps, tolerance_of(format));
+  }
+}
+
+TEST(CpuBackend, mixed_formats_in_one_layer_as_in_q4_k_m) {
+  const TinyConfig config{.format = Format::kQ4_K, .down_format = Format::kQ6_K, .head_format = Format::kBF16,
+                          .hidden = 256, .q_heads = 8, .intermediate = 256};
+  expect_equal_to_reference(config, cpu_backend(), kMixedSteps, tolerance_of(Format::kQ4_K));
+  const TinyConfig dense{.format = Format::kF32, .down_format = Format::kQ8_0, .head_format = Format::kF16};
+  expect_equal_to_reference(dense, cpu_backend(3), kMixedSteps, tolerance_of(Format::kQ8_0));
+}
+
+TEST(CpuBackend, every_feature_equals_the_reference) {
+  const TinyConfig qwen{.bias = true, .qk_norm = true};
+  const TinyConfig gemma{.layers = 3, .head_dim = 48, .rotary_dim = 48, .qk_norm = true, .post_norm = true, .gelu = true,
+                         .final_softcap = 20, .window = 24};
+  const TinyConfig partial{.q_heads = 7, .kv_heads = 1, .head_dim = 64, .rotary_dim = 16, .sinks = true,
+                           .attention_softcap = 30};
+  for (const TinyConfig& config : {qwen, gemma, partial}) {
+    for (int splits : {0, 5}) {
+      for (bool fold : {false, true}) {
+        expect_equal_to_reference(config, cpu_backend(2, fold, splits), kMixedSteps, tolerance_of(config.format));
+      }
+    }
+  }
+}
+
+TEST(CpuBackend, every_instruction_set_equals_the_reference) {
+  const std::string best = cpu::isa_name();
+  for (const char* isa : {"portable", "avx2", "avx512_vnni"}) {
+    if (!cpu::set_isa_for_test(isa)) continue;
+    for (Format format : {Format::kF32, Format::kQ4_1}) {
+      expect_equal_to_reference({.format = format, .down_format = format, .head_format = format, .qk_norm = true},
+                                cpu_backend(), kMixedSteps, tolerance_of(format));
+    }
+  }
+  EXPECT_TRUE(cpu::set_isa_for_test(best.c_str()));
+}
+
+TEST(CpuBackend, random_mixed_batches_equal_the_reference) {
+  std::mt19937_64 rng(17);
+  for (int trial = 0; trial < 6; ++trial) {
+    TinyConfig config{.kv_heads = 1 + static_cast<int>(rng() % 3), .bias = rng() % 2 == 0, .qk_norm = rng() % 2 == 0,
+                      .window = rng() % 2 ? 10 + static_cast<int>(rng() % 50) : 0};
+    config.q_heads = config.kv_heads * (1 + static_cast<int>(rng() % 4));
+    int32_t lengths[BackendHarness::kSlots] = {};
+    Steps steps;
+    for (int s = 0; s < 8; ++s) {
+      std::vector<StepRow> decode, extend;
+      for (int slot = 0; slot < BackendHarness::kSlots; ++slot) {
+        if (rng() % 3 == 0) continue;
+        const auto q_len = lengths[slot] > 0 && rng() % 2 ? 1 : 2 + static_cast<int32_t>(rng() % 30);
+        lengths[slot] += q_len;
+        (q_len == 1 ? decode : extend).push_back({slot, q_len, lengths[slot], q_len == 1 || rng() % 3 != 0});
+      }
+      decode.insert(decode.end(), extend.begin(), extend.end());
+      if (!decode.empty()) steps.push_back(decode);
+    }
+    expect_equal_to_reference(config, cpu_backend(1 + trial % 3), steps, tolerance_of(config.format), rng());
+  }
+}
+
+TEST(CpuBackend, the_same_answer_alone_batched_mixed_and_chunked) {
+  const TinyConfig config{.format = Format::kQ8_0, .down_format = Format::kQ8_0, .head_format = Format::kQ8_0, .window = 40};
+  const auto fresh = [&] { return std::make_unique<BackendHarness>(config, cpu_backend(), 5); };
+  const auto logits_after = [](BackendHarness& h, const Steps& before, const std::vector<StepRow>& last, size_t row) {
+    const auto log = h.log;
+    for (const auto& step : before) {
+      h.step(step);
+      h.log = log;
+    }
+    return h.step(last)[row];
+  };
+  const auto alone = logits_after(*fresh(), {{{0, 150, 150}}}, {{0, 1, 151}}, 0);
+  const Steps chunks = {{{0, 64, 64, 0}}, {{0, 64, 128, 0}}, {{0, 22, 150}}};
+  const Steps ragged = {{{0, 1, 1, 0}}, {{0, 9, 10, 0}}, {{0, 139, 149, 0}}, {{0, 1, 150}}};
+  const Steps batched = {{{1, 40, 40}, {0, 150, 150}, {2, 100, 100}}};
+  EXPECT_LT(relative_error(logits_after(*fresh(), chunks, {{0, 1, 151}}, 0), alone), 1e-2);
+  EXPECT_LT(relative_error(logits_after(*fresh(), ragged, {{0, 1, 151}}, 0), alone), 1e-2);
+  EXPECT_LT(relative_error(logits_after(*fresh(), batched, {{1, 1, 41}, {0, 1, 151}, {2, 1, 101}}, 1), alone), 1e-2);
+  EXPECT_LT(relative_error(logits_after(*fresh(), batched, {{0, 1, 151}, {3, 90, 90}}, 0), alone), 1e-2);
+}
+
+TEST(CpuBackend, the_same_steps_twice_are_bitwise_equal_and_with_fixed_splits_for_any_thread_count) {
+  const TinyConfig config{.format = Format::kQ4_1, .down_format = Format::kQ4_1, .head_format = Format::kQ8_0};
+  std::vector<std::vector<float>> all[4];
+  const int threads[] = {2, 2, 1, 3};
+  for (int run = 0; run < 4; ++run) {
+    BackendHarness h(config, cpu_backend(threads[run], false, 2), 5);
+    for (const auto& step : kMixedSteps) {
+      for (auto& logits : h.step(step)) all[run].push_back(logits);
+    }
+  }
+  for (const auto& run : all) EXPECT_EQ(run, all[0]);
+}
+
+TEST(CpuBackend, greedy_tokens_enter_the_log_and_the_output_ring) {
+  BackendHarness h({}, cpu_backend(), 8);
+  const auto logits = h.step({{3, 1, 1}, {0, 20, 20}, {1, 9, 9, 0}, {2, 5, 5}});
+  const int32_t slots[] = {3, 0, 2}, rows[] = {0, 1, 3}, lengths[] = {1, 20, 5};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto best = std::max_element(logits[i].begin(), logits[i].end()) - logits[i].begin();
+    EXPECT_EQ(h.sampled[static_cast<size_t>(rows[i])].id, best);
+    EXPECT_EQ(h.log_of(slots[i])[lengths[i]], best);
+  }
+}
+
+TEST(CpuBackend, forward_reads_nothing_before_the_stream_gets_there) {
+  const TinyConfig config{};
+  BackendHarness h(config, cpu_backend(), 8), expected(config, cpu_backend(), 8);
+  const auto logits = expected.step({{0, 20, 20}});
+  const auto table = h.tables[0];
+  const auto log = h.log;
+  std::fill(h.tables[0].begin(), h.tables[0].end(), -1);
+  std::fill(h.log.begin(), h.log.end(), -1);
+  h.queue({{0, 20, 20}}, h.stream);
+  h.tables[0].assign(table.begin(), table.end());
+  std::copy(log.begin(), log.end(), h.log.begin());
+  h.stream.drain();
+  EXPECT_TRUE(std::equal(logits[0].begin(), logits[0].end(), h.backend().last_logits()));
+}
+
+TEST(CpuBackend, a_sampled_row_does_not_depend_on_its_neighbours) {
+  const TinyConfig config{};
+  const auto run = [&](int neighbours) {
+    BackendHarness h(config, cpu_backend(), 9);
+    std::vector<StepRow> rows;
+    for (int i = 0; i < neighbours; ++i) rows.push_back({4 + i, 30 + i, 30 + i});
+    rows.push_back({1, 12, 12});
+    for (RowSampling& s : h.sampling) {
+      s.temperature = 1.5f;
+      s.seed = 42;
+    }
+    std::vector<TokenId> tokens;
+    for (int i = 0; i < 20; ++i) {
+      h.step(rows);
+      tokens.push_back(h.sampled[rows.size() - 1].id);
+      for (StepRow& row : rows) row = {row.slot, 1, row.kv_len + 1};
+    }
+    return tokens;
+  };
+  const auto alone = run(0);
+  EXPECT_EQ(run(1), alone);
+  EXPECT_EQ(run(4), alone);
+}
+
+// Hazard 10: groups with head dims of 32 and 64 share the decode scratch.
+TEST(CpuBackendHazards, a_stride_derived_from_another_group_is_noticed) {
+  const TinyConfig config{.layers = 2, .head_dim = 32, .window = 50, .window_head_dim = 64};
+  const Steps steps = {{{0, 60, 60}, {1, 200, 200}}, {{0, 1, 61}, {1, 1, 201}}};
+  expect_equal_to_reference(config, cpu_backend(2, false, 3), steps, tolerance_of(Format::kF32));
+  BackendHarness good(config, cpu_backend(1, false, 3), 3), bad(config, cpu_backend(1, false, 3), 3);
+  good.step(steps[0]);
+  bad.step(steps[0]);
+  const ScopedTestFault fault(Fault::kNone);
+  const auto expected = good.step(steps[1]);
+  const ScopedTestFault derived(Fault::kDerivedStride);
+  EXPECT_GT(relative_error(bad.step(steps[1])[1], expected[1]), 0.05);
+}
+
+TEST(CpuBackend, runs_on_the_cpu_devices_stream) {
+  const TinyConfig config{};
+  BackendHarness h(config, cpu_backend(), 8), expected(config, cpu_backend(), 8);
+  const auto logits = expected.step({{0, 20, 20}});
+  const auto device = create_cpu_device({});
+  const auto stream = device->create_stream("engine");
+  h.queue({{0, 20, 20}}, *stream);
+  stream->record()->wait("step_result");
+  EXPECT_TRUE(std::equal(logits[0].begin(), logits[0].end(), h.backend().last_logits()));
+  EXPECT_EQ(h.sampled[0].id, expected.sampled[0].id);
+}
+
+TEST(CpuBackend, refuses_what_it_cannot_compute) {
+  const auto backend = cpu_backend(1);
+  BlockList blocks{AttentionBlock{.q_heads = 4, .kv_heads = 2, .head_dim = 40}};
+  EXPECT_EQ(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kUnsupported);
+  blocks = {AttentionBlock{.q_heads = 5, .kv_heads = 2, .head_dim = 32}};
+  EXPECT_EQ(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(create_reference_backend({})->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(backend->decisions().size(), 6u);
+}
+
+TEST(CpuBackend, scratch_does_not_grow_with_the_context) {
+  const TinyConfig config{};
+  const auto backend = cpu_backend(2);
+  const TinyModel model(config, *backend, 1);
+  EXPECT_EQ(backend->scratch_bytes(model.blocks, {8, 64, 1024, 203}), backend->scratch_bytes(model.blocks, {8, 64, 1 << 20, 203}));
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,283 @@
+// TinyModel and BackendHarness: a random small model in any weight format and a backend that runs steps of it, for tests.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/backend.h"
+
+namespace tailrace {
+
+struct TinyConfig {
+  Format format = Format::kF32, down_format = Format::kF32, head_format = Format::kF32;
+  int hidden = 96, layers = 2, q_heads = 6, kv_heads = 2, head_dim = 32, rotary_dim = 32, intermediate = 160, vocab = 203;
+  bool bias = false, qk_norm = false, post_norm = false, gelu = false, sinks = false;
+  float attention_softcap = 0, final_softcap = 0;
+  int window = 0;         // of the odd layers, which then form group 1
+  int window_head_dim = 0;  // of group 1, where it differs
+};
+
+// Blocks of a stored format with random codes and scales such that weights are of size 1 / sqrt(cols).
+inline std::vector<std::byte> random_stored(Format format, int64_t rows, int64_t cols, std::mt19937_64& rng) {
+  const FormatTraits traits = format_traits(format);
+  std::vector<std::byte> bytes(static_cast<size_t>(rows) * stored_row_bytes(format, cols));
+  for (std::byte& b : bytes) b = static_cast<std::byte>(rng());
+  std::normal_distribution<float> normal(0.0f, 1.0f / std::sqrt(static_cast<float>(cols)));
+  const auto put_half = [](std::byte* at, float value) {  // normal numbers only
+    const auto bits = std::bit_cast<uint32_t>(value);
+    const auto half = static_cast<uint16_t>(((bits >> 16) & 0x8000u) | ((((bits >> 23) & 0xffu) - 112u) << 10) |
+                                            ((bits >> 13) & 0x3ffu));
+    std::memcpy(at, &half, 2);
+  };
+  const auto unit = [&] { return (0.7f + 0.6f * static_cast<float>(rng() % 1000) / 1000) / std::sqrt(static_cast<float>(cols)); };
+  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(traits.block_bytes)) {
+    std::byte* block = bytes.data() + at;
+    switch (format) {
+      case Format::kF32: {
+        const float value = normal(rng);
+        std::memcpy(block, &value, 4);
+        break;
+      }
+      case Format::kF16: put_half(block, (rng() % 2 ? 1.0f : -1.0f) * unit()); break;
+      case Format::kBF16: {
+        const auto value = static_cast<uint16_t>(std::bit_cast<uint32_t>(normal(rng)) >> 16);
+        std::memcpy(block, &value, 2);
+        break;
+      }
+      case Format::kQ4_0: put_half(block, unit() / 4.6f); break;
+      case Format::kQ5_0: put_half(block, unit() / 9.2f); break;
+      case Format::kQ8_0: put_half(block, unit() / 74.0f); break;
+      case Format::kQ4_1:
+      case Format::kQ5_1: {
+        const float levels = format == Format::kQ4_1 ? 15.0f : 31.0f, d = unit() / (0.29f * levels);
+        put_half(block, d);
+        put_half(block + 2, -d * levels / 2);
+        break;
+      }
+      case Format::kQ4_K:
+      case Format::kQ5_K: {
+        const float levels = format == Format::kQ4_K ? 15.0f : 31.0f, d = unit() / (40.0f * 0.29f * levels);
+        put_half(block, d);
+        put_half(block + 2, d * levels / 2);
+        break;
+      }
+      case Format::kQ6_K: put_half(block + 208, unit() / (18.0f * 74.0f)); break;
+    }
+  }
+  return bytes;
+}
+
+// Packs the same random weights for any backend: one seed, one model.
+class TinyModel {
+ public:
+  TinyModel(const TinyConfig& config, const Backend& backend, uint64_t seed) : config_(config), backend_(backend), rng_(seed) {
+    blocks.push_back(EmbedBlock{weight(config.format, config.vocab, config.hidden), 3.0f});
+    for (int l = 0; l < config.layers; ++l) add_layer(l);
+    blocks.push_back(HeadBlock{norm(config.hidden, true), weight(config.head_format, config.vocab, config.hidden),
+                               config.final_softcap});
+  }
+
+  // Layers of a KV group, and its head_dim.
+  int group_of(int layer) const { return config_.window > 0 ? layer % 2 : 0; }
+  int layers_of(int group) const { return config_.window == 0 ? config_.layers : (config_.layers + 1 - group) / 2; }
+  int head_dim_of(int group) const {
+    return group == 1 && config_.window_head_dim > 0 ? config_.window_head_dim : config_.head_dim;
+  }
+
+  BlockList blocks;
+
+ private:
+  void add_layer(int layer) {
+    const TinyConfig& c = config_;
+    const int group = group_of(layer), dim = head_dim_of(group), in_group = c.window > 0 ? layer / 2 : layer;
+    const int window = group == 1 ? c.window : 0;
+    AttnInBlock in;
+    in.norm = norm(c.hidden, true);
+    in.q = weight(c.format, c.q_heads * dim, c.hidden, c.bias);
+    in.k = weight(c.format, c.kv_heads * dim, c.hidden, c.bias);
+    in.v = weight(c.down_format, c.kv_heads * dim, c.hidden, c.bias);
+    in.q_norm = norm(dim, c.qk_norm);
+    in.k_norm = norm(dim, c.qk_norm);
+    const int rotary = std::min(c.rotary_dim, dim);
+    in.rope = {floats(rotary / 2, [&](int i) { return std::pow(1000.0f + 9000.0f * static_cast<float>(group), -2.0f * static_cast<float>(i) / static_cast<float>(rotary)); }),
+               rotary, 1.0f, group};
+    in.q_heads = c.q_heads;
+    in.kv_heads = c.kv_heads;
+    in.head_dim = dim;
+    in.group = group;
+    in.layer = in_group;
+    blocks.push_back(in);
+    blocks.push_back(AttentionBlock{c.q_heads, c.kv_heads, dim, group, in_group, window,
+                                    1.0f / std::sqrt(static_cast<float>(dim)), c.attention_softcap,
+                                    c.sinks ? floats(c.q_heads, [&](int) { return random(1.0f); }) : nullptr});
+    blocks.push_back(AttnOutBlock{weight(c.format, c.hidden, c.q_heads * dim, c.bias), norm(c.hidden, c.post_norm)});
+    MlpBlock mlp;
+    mlp.norm = norm(c.hidden, true);
+    mlp.gate = weight(c.format, c.intermediate, c.hidden);
+    mlp.up = weight(c.format, c.intermediate, c.hidden);
+    mlp.down = weight(c.down_format, c.hidden, c.intermediate);
+    mlp.activation = c.gelu ? Activation::kGeluTanh : Activation::kSilu;
+    mlp.post_norm = norm(c.hidden, c.post_norm);
+    blocks.push_back(mlp);
+  }
+
+  float random(float spread) { return std::normal_distribution<float>(0.0f, spread)(rng_); }
+
+  template <typename F>
+  const float* floats(int64_t n, const F& f) {
+    auto& values = floats_.emplace_back(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = f(static_cast<int>(i));
+    return values.data();
+  }
+
+  Norm norm(int64_t width, bool present) {
+    if (!present) return {};
+    return {floats(width, [&](int) { return 1.0f + random(0.2f); }), 1e-5f};
+  }
+
+  Weight weight(Format format, int64_t rows, int64_t cols, bool bias = false) {
+    const auto stored = random_stored(format, rows, cols, rng_);
+    const TensorView tensor{.name = "w", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
+    const auto bytes = backend_.packed_bytes(tensor);
+    CHECK(bytes.has_value());
+    auto& memory = packed_.emplace_back(*bytes / 64 + 2);
+    void* data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+    CHECK(backend_.pack(tensor, data).ok());
+    return {format, rows, cols, data, bias ? floats(rows, [&](int) { return random(0.3f); }) : nullptr};
+  }
+
+  struct Line {
+    std::byte bytes[64];
+  };
+  TinyConfig config_;
+  const Backend& backend_;
+  std::mt19937_64 rng_;
+  std::deque<std::vector<float>> floats_;
+  std::deque<std::vector<Line>> packed_;
+};
+
+// Runs queued work when told to, so that a test sees what was read too early.
+class DeferredStream : public Stream {
+ public:
+  void run(std::function<void()> work) override { queue_.push_back(std::move(work)); }
+  void copy(void*, const void*, size_t) override { CHECK_MSG(false, "no copies in this test"); }
+  std::shared_ptr<Event> record() override { return nullptr; }
+  void wait_for(const std::shared_ptr<Event>&) override {}
+  void drain() {
+    for (const auto& work : queue_) work();
+    queue_.clear();
+  }
+
+ private:
+  std::vector<std::function<void()>> queue_;
+};
+
+// A row of a harness's step. The token log already holds the ids.
+struct StepRow {
+  int32_t slot, q_len, kv_len;
+  int32_t samples = 1;
+};
+
+class BackendHarness {
+ public:
+  static constexpr int kSlots = 8, kMaxLen = 320, kBlockSize = 16, kBlocksPerSlot = kMaxLen / kBlockSize;
+
+  BackendHarness(const TinyConfig& config, std::unique_ptr<Backend> backend, uint64_t seed)
+      : backend_(std::move(backend)), model_(config, *backend_, seed), vocab_(config.vocab) {
+    limits_ = {.max_rows = kSlots, .max_step_tokens = 600, .context_length = kMaxLen, .vocab = config.vocab};
+    scratch_.resize(backend_->scratch_bytes(model_.blocks, limits_) / 64 + 2);
+    std::memset(static_cast<void*>(scratch_.data()), 0xff, scratch_.size() * 64);  // NaN wherever it is read unwritten
+    CHECK(backend_->prepare(model_.blocks, limits_, aligned(scratch_)).ok());
+    log.assign(static_cast<size_t>(kSlots) * (kMaxLen + 1), 0);
+    sampling.assign(kSlots, {.temperature = 0, .top_p = 1, .min_p = 0, .repetition_penalty = 1, .presence_penalty = 0,
+                             .frequency_penalty = 0, .top_k = 0, .num_top_logprobs = -1, .seed = 1, .choice_index = 0,
+                             .prompt_len = 0, .num_bias = 0, .num_stop_ids = 0, .min_len = 0});
+    bias_ids_.resize(size_t{kSlots} * kMaxLogitBias);
+    bias_values_.resize(size_t{kSlots} * kMaxLogitBias);
+    stop_ids_.resize(size_t{kSlots} * kMaxStopTokenIds);
+    sampled.resize(kSlots);
+    std::mt19937_64 rng(seed + 1);
+    for (int g = 0; g < (config.window > 0 ? 2 : 1); ++g) add_group(config, g, rng);
+    for (TokenId& id : log) id = static_cast<TokenId>(rng() % static_cast<uint64_t>(config.vocab));
+  }
+
+  TokenId* log_of(int slot) { return log.data() + static_cast<size_t>(slot) * (kMaxLen + 1); }
+
+  // Queues one step; decode rows (q_len 1) must come first.
+  void queue(const std::vector<StepRow>& rows, Stream& on) {
+    rows_.clear();
+    Batch batch{};
+    for (const StepRow& row : rows) {
+      if (row.q_len == 1 && batch.num_decode_rows == static_cast<int32_t>(rows_.size())) ++batch.num_decode_rows;
+      rows_.push_back({row.slot, batch.num_tokens, row.q_len, row.kv_len, row.samples});
+      batch.num_tokens += row.q_len;
+    }
+    batch.num_rows = static_cast<int32_t>(rows_.size());
+    batch.rows = rows_.data();
+    batch.num_groups = static_cast<int32_t>(groups.size());
+    std::copy(groups.begin(), groups.end(), batch.groups);
+    batch.state = {log.data(), kMaxLen + 1, sampling.data(), bias_ids_.data(), bias_values_.data(), stop_ids_.data()};
+    batch.sampled = sampled.data();
+    backend_->forward(on, batch);
+  }
+
+  // Runs one step and returns the logits of the rows that sample, in row order.
+  std::vector<std::vector<float>> step(const std::vector<StepRow>& rows) {
+    queue(rows, stream);
+    stream.drain();
+    std::vector<std::vector<float>> logits;
+    for (const StepRow& row : rows) {
+      if (!row.samples) continue;
+      const float* at = backend_->last_logits() + static_cast<int64_t>(logits.size()) * vocab_;
+      logits.emplace_back(at, at + vocab_);
+    }
+    return logits;
+  }
+
+  Backend& backend() { return *backend_; }
+
+  std::vector<TokenId> log;
+  std::vector<RowSampling> sampling;
+  std::vector<SampledRow> sampled;
+  std::vector<KvGroupView> groups;
+  std::deque<std::vector<int32_t>> tables;  // one a group: [kSlots][kBlocksPerSlot]
+  DeferredStream stream;
+
+ private:
+  struct Line {
+    std::byte bytes[64];
+  };
+  static void* aligned(std::vector<Line>& memory) {
+    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+  }
+
+  void add_group(const TinyConfig& config, int g, std::mt19937_64& rng) {
+    constexpr int kBlocks = kSlots * kBlocksPerSlot + 1;
+    auto& table = tables.emplace_back(size_t{kSlots} * kBlocksPerSlot);
+    std::iota(table.begin(), table.end(), 1);
+    std::shuffle(table.begin(), table.end(), rng);
+    const int dim = model_.head_dim_of(g), layers = model_.layers_of(g);
+    auto& pool = pools_.emplace_back(size_t{kBlocks} * 2 * static_cast<size_t>(config.kv_heads * kBlockSize * dim * layers), 0x7fc0);
+    groups.push_back({pool.data(), kBlocks, layers, config.kv_heads, dim, kBlockSize, g == 1 ? config.window : 0, table.data(),
+                      kBlocksPerSlot});
+  }
+
+  std::unique_ptr<Backend> backend_;
+  TinyModel model_;
+  int vocab_;
+  StepLimits limits_;
+  std::vector<Line> scratch_;
+  std::vector<BatchRow> rows_;
+  std::vector<TokenId> bias_ids_, stop_ids_;
+  std::vector<float> bias_values_;
+  std::deque<std::vector<uint16_t>> pools_;
+};
+
+}  // namespace tailrace
