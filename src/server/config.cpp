@@ -1,0 +1,227 @@
+#include "server/config.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "server/config_check.h"
+
+namespace tailrace {
+namespace {
+
+constexpr const char* kUsage =
+    "tailrace: an LLM inference server with an OpenAI-compatible API\n"
+    "\n"
+    "  tailrace serve   --model PATH   serve a Hugging Face directory or a .gguf file\n"
+    "  tailrace chat    --model PATH   talk to a model in the terminal (starts a server), or --url http://host:port\n"
+    "  tailrace inspect --model PATH   architecture, tensors, memory ledger and fast paths, without loading weights\n"
+    "  tailrace --version\n"
+    "\n"
+    "`tailrace COMMAND --help` lists a command's options.\n";
+
+const std::map<std::string, bool> kOnOff = {{"on", true}, {"off", false}};
+
+template <typename T>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, T& value, std::map<std::string, T> choices,
+                        const std::string& help) {
+  std::string names;
+  for (const auto& [key, unused] : choices) names += (names.empty() ? "" : "|") + key;
+  return app.add_option(name, value, help)
+      ->transform(CLI::CheckedTransformer(std::move(choices)))
+      ->option_text(names);
+}
+
+void add_model_options(CLI::App& app, ServeConfig& config) {
+  auto& model = config.model;
+  app.add_option("--model,--model-path", model.path, "Hugging Face directory or .gguf file")
+      ->group("Model")->option_text("PATH");
+  app.add_option("--served-model-name", model.served_name, "name in the API (default: last part of the path)")
+      ->group("Model")->option_text("NAME");
+  app.add_option("--context-length,--max-seq-len-override", model.context_length,
+                 "prompt + output tokens of a request (default: the model's)")
+      ->check(CLI::Range(2, 1 << 24))->group("Model")->option_text("N");
+  add_choice(app, "--load-format", model.load_format,
+             {{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}}, "dummy: random weights, for speed tests")
+      ->group("Model");
+}
+
+void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_splits) {
+  auto& engine = config.engine;
+  add_choice(app, "--device", engine.device,
+             {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}}, "")
+      ->group("Engine");
+  add_choice(app, "--attention-backend", engine.attention_backend,
+             {{"auto", AttentionBackendChoice::kAuto}, {"cpu", AttentionBackendChoice::kCpu},
+              {"cuda", AttentionBackendChoice::kCuda}, {"reference", AttentionBackendChoice::kReference}},
+             "kernels that compute the model")->group("Engine");
+  app.add_option("--threads", engine.threads, "CPU kernel threads (default: all cores)")
+      ->check(CLI::Range(1, 1024))->group("Engine")->option_text("N");
+  app.add_option("--max-running-requests", engine.max_running_requests, "requests decoded together; also bounds n")
+      ->check(CLI::Range(1, 4096))->group("Engine")->option_text("N");
+  app.add_option("--chunked-prefill-size", engine.chunked_prefill_size, "most prompt tokens in a step")
+      ->check(CLI::Range(1, 1 << 20))->group("Engine")->option_text("N");
+  app.add_option("--mem-fraction-static", engine.mem_fraction_static,
+                 "share of the device's memory for weights and KV cache")
+      ->check(CLI::Range(0.01, 0.99))->group("Engine")->option_text("0.01-0.99");
+  app.add_option("--max-total-tokens", engine.max_total_tokens, "size of the KV pool (default: by memory)")
+      ->check(CLI::Range(int64_t{16}, int64_t{1} << 40))->group("Engine")->option_text("N");
+  app.add_option("--cuda-graph-max-bs", engine.cuda_graph_max_bs, "largest decode batch that is captured as a graph")
+      ->check(CLI::Range(1, 4096))->group("Engine")->option_text("N");
+  add_choice(app, "--cache-type", engine.cache_type,
+             {{"radix", CacheType::kRadix}, {"naive", CacheType::kNaive}}, "naive: no prefix reuse")->group("Engine");
+  add_choice(app, "--mixed", engine.mixed,
+             {{"split", MixedChoice::kSplit}, {"fold", MixedChoice::kFold}, {"off", MixedChoice::kOff}},
+             "how decode and prefill share a step (fold, off: for comparison)")->group("Engine");
+  add_choice(app, "--overlap", engine.overlap, kOnOff, "prepare a step while the last one runs")->group("Engine");
+  app.add_option("--kv-splits", kv_splits, "parts of a row's keys in decode attention (default: auto)")
+      ->group("Engine")->option_text("auto|N");
+  app.add_option("--random-seed", engine.random_seed, "makes drawn seeds and dummy weights reproducible")
+      ->group("Engine")->option_text("N");
+}
+
+void add_http_options(CLI::App& app, ServeConfig& config) {
+  auto& http = config.http;
+  auto& limits = config.limits;
+  app.add_option("--host", http.host, "address to listen on (default 127.0.0.1)")->group("HTTP")->option_text("ADDR");
+  app.add_option("--port", http.port, "port (default 8000; 0: any)")->group("HTTP")->option_text("N");
+  app.add_option("--api-key", http.api_key, "asks for `Authorization: Bearer KEY`")->group("HTTP")->option_text("KEY");
+  app.add_option("--max-queued-requests", limits.max_queued_requests,
+                 "accepted but not running; beyond: 503 (default 256)")
+      ->check(CLI::Range(1, 1 << 20))->group("HTTP")->option_text("N");
+  app.add_option("--max-connections", http.max_connections, "open connections (default 1024)")
+      ->check(CLI::Range(1, 1 << 16))->group("HTTP")->option_text("N");
+  app.add_option("--max-body-bytes", http.max_body_bytes, "largest request body; beyond: 413 (default 32 MiB)")
+      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 30))->group("HTTP")->option_text("N");
+  app.add_option("--request-timeout", limits.request_timeout_s, "seconds a request may take (default: no limit)")
+      ->check(CLI::Range(0.0, 1e6))->group("HTTP")->option_text("S");
+  app.add_option("--shutdown-timeout", limits.shutdown_timeout_s,
+                 "seconds that running requests may take after SIGTERM (default 30)")
+      ->check(CLI::Range(0.0, 86400.0))->group("HTTP")->option_text("S");
+  app.add_option("--health-timeout", limits.health_timeout_s,
+                 "seconds without progress after which /health says hung (default 60)")
+      ->check(CLI::Range(0.1, 86400.0))->group("HTTP")->option_text("S");
+  app.add_option("--tokenizer-threads", http.tokenizer_threads, "threads that tokenize requests")
+      ->check(CLI::Range(1, 64))->group("HTTP")->option_text("N");
+  add_choice(app, "--log-level", config.log_level,
+             {{"error", LogLevel::kError}, {"warning", LogLevel::kWarning}, {"info", LogLevel::kInfo},
+              {"debug", LogLevel::kDebug}}, "")->group("HTTP");
+  app.add_option("--debug-io-threads", http.io_threads, "threads of the sockets")
+      ->check(CLI::Range(1, 64))->group("Debug")->option_text("N");
+  app.add_option("--debug-max-unsent-bytes", http.max_unsent_bytes, "per connection; a slower reader is cut off")
+      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 30))->group("Debug")->option_text("N");
+  app.add_option("--debug-header-timeout", http.header_timeout_s, "seconds for a request's headers to arrive")
+      ->check(CLI::Range(1, 3600))->group("Debug")->option_text("S");
+  app.add_option("--debug-body-timeout", http.body_timeout_s, "seconds for a request's body to arrive")
+      ->check(CLI::Range(1, 3600))->group("Debug")->option_text("S");
+}
+
+// Runs CLI11 on `args`. Empty result: parsed; text: help was asked for.
+Expected<std::optional<std::string>> run_parser(CLI::App& app, std::vector<std::string> args) {
+  for (const auto& arg : args) {
+    if (Status status = explain_foreign_flag(arg); !status.ok()) return fail(status);
+  }
+  std::reverse(args.begin(), args.end());
+  try {
+    app.parse(args);
+  } catch (const CLI::CallForHelp&) {
+    return std::optional<std::string>(app.help());
+  } catch (const CLI::ExtrasError&) {
+    std::string unknown;
+    for (const auto& extra : app.remaining()) {
+      if (unknown.empty() || extra.rfind("--", 0) == 0) unknown = extra;
+      if (extra.rfind("--", 0) == 0) break;
+    }
+    std::vector<std::string> names;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+    }
+    return fail(unknown_flag(unknown, names, app.get_name()));
+  } catch (const CLI::ConfigError& error) {
+    return fail(StatusCode::kInvalidArgument,
+                std::string("--config file: ") + error.what() + " (keys are flag names without the dashes)");
+  } catch (const CLI::FileError& error) {
+    return fail(StatusCode::kInvalidArgument, std::string("--config: ") + error.what());
+  } catch (const CLI::Error& error) {
+    return fail(StatusCode::kInvalidArgument, one_line(error.what()));
+  }
+  return std::optional<std::string>();
+}
+
+Expected<CommandLine> parse_serve(const std::vector<std::string>& args, const BuildFacts& facts, bool inspect) {
+  CLI::App app(inspect ? "What serving this model would do, without loading its weights."
+                       : "Serves a model over an OpenAI-compatible HTTP API.",
+               inspect ? "tailrace inspect" : "tailrace serve");
+  ServeConfig config;
+  std::string kv_splits = "auto";
+  add_model_options(app, config);
+  add_engine_options(app, config, kv_splits);
+  add_http_options(app, config);
+  app.set_config("--config", "", "file of `flag = value` lines (flag names without the dashes); flags win over it")
+      ->option_text("FILE");
+  app.allow_config_extras(false);
+  auto help = run_parser(app, args);
+  if (!help) return fail(help.error());
+  if (help->has_value()) return CommandLine(PrintAndExit{**help});
+  config.engine.has_random_seed = app.count("--random-seed") > 0;
+  if (Status status = parse_kv_splits(kv_splits, config.engine.kv_splits); !status.ok()) return fail(status);
+  if (Status status = check_serve_config(config, facts); !status.ok()) return fail(status);
+  if (config.model.served_name.empty()) config.model.served_name = default_served_name(config.model.path);
+  if (inspect) return CommandLine(InspectConfig{std::move(config)});
+  return CommandLine(std::move(config));
+}
+
+Expected<CommandLine> parse_chat(std::vector<std::string> args) {
+  CLI::App app("Terminal chat. Ctrl-C stops an answer; /reset forgets the conversation, /exit ends.", "tailrace chat");
+  ChatConfig config;
+  if (auto dashes = std::find(args.begin(), args.end(), "--"); dashes != args.end()) {
+    config.server_args.assign(dashes + 1, args.end());
+    args.erase(dashes, args.end());
+  }
+  app.add_option("--url", config.url, "server to attach to")->option_text("http://HOST:PORT");
+  app.add_option("--model,--model-path", config.model, "model to start a server for; with --url: name to ask for")
+      ->option_text("PATH");
+  app.add_option("--api-key", config.api_key, "sent as `Authorization: Bearer KEY`")->option_text("KEY");
+  app.add_option("--system", config.system_prompt, "system message")->option_text("TEXT");
+  app.add_option("--max-tokens", config.max_tokens, "longest answer")->check(CLI::Range(1, 1 << 24))->option_text("N");
+  app.add_option("--temperature", config.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0))->option_text("T");
+  app.footer("Options after -- go to the server that is started, e.g. -- --threads 4");
+  auto help = run_parser(app, args);
+  if (!help) return fail(help.error());
+  if (help->has_value()) return CommandLine(PrintAndExit{**help});
+  if (config.url.empty() && config.model.empty()) {
+    return fail(StatusCode::kInvalidArgument, "chat needs --model PATH to start a server, or --url http://host:port");
+  }
+  if (!config.url.empty() && !config.server_args.empty()) {
+    return fail(StatusCode::kInvalidArgument, "options after -- are for a server that chat starts; --url attaches to one");
+  }
+  if (config.url.empty()) {
+    if (Status status = check_model_path(config.model); !status.ok()) return fail(status);
+  }
+  return CommandLine(std::move(config));
+}
+
+}  // namespace
+
+Expected<CommandLine> parse_command_line(const std::vector<std::string>& args,
+                                         const std::vector<std::string>& environment, const BuildFacts& facts) {
+  if (Status status = check_environment(environment); !status.ok()) return fail(status);
+  if (args.empty()) {
+    return fail(StatusCode::kInvalidArgument, "say what to do: tailrace serve|chat|inspect ... (tailrace --help)");
+  }
+  const std::string& command = args[0];
+  const std::vector<std::string> rest(args.begin() + 1, args.end());
+  if (command == "serve") return parse_serve(rest, facts, false);
+  if (command == "inspect") return parse_serve(rest, facts, true);
+  if (command == "chat") return parse_chat(rest);
+  if (command == "--help" || command == "-h" || command == "help") return CommandLine(PrintAndExit{kUsage});
+  if (command == "--version") return CommandLine(PrintAndExit{"tailrace " + facts.version + "\n"});
+  return fail(StatusCode::kInvalidArgument,
+              "unknown command '" + command + "': one of serve, chat, inspect, --version, --help");
+}
+
+}  // namespace tailrace

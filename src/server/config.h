@@ -1,0 +1,106 @@
+// The command line: every option of serve, chat and inspect, parsed and checked into plain structs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tailrace {
+
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+enum class AttentionBackendChoice { kAuto, kCpu, kCuda, kReference };
+enum class CacheType { kRadix, kNaive };
+enum class MixedChoice { kSplit, kFold, kOff };
+enum class LoadFormat { kAuto, kDummy };
+enum class LogLevel { kError, kWarning, kInfo, kDebug };
+
+struct ModelOptions {
+  std::string path;                  // --model: a Hugging Face directory or a .gguf file
+  std::string served_name;           // --served-model-name; default: the path's last component
+  int32_t context_length = 0;        // 0: the model's own
+  LoadFormat load_format = LoadFormat::kAuto;
+};
+
+struct EngineOptions {
+  DeviceChoice device = DeviceChoice::kAuto;
+  AttentionBackendChoice attention_backend = AttentionBackendChoice::kAuto;
+  int32_t threads = 0;               // CPU kernels; 0: all cores
+  int32_t max_running_requests = 0;  // rows of a step; 0: derived from the device (CPU: 16)
+  int32_t chunked_prefill_size = 0;  // ceiling of a step's prefill tokens; 0: derived
+  double mem_fraction_static = 0.0;  // share of the device's memory for weights and KV; 0: derived (cpu: 0.5)
+  int64_t max_total_tokens = 0;      // tokens of the full-attention KV pool; 0: what the memory allows
+  int32_t cuda_graph_max_bs = 0;     // 0: derived
+  CacheType cache_type = CacheType::kRadix;
+  MixedChoice mixed = MixedChoice::kSplit;
+  bool overlap = true;
+  int32_t kv_splits = 0;             // 0: chosen per step
+  uint64_t random_seed = 0;          // dummy weights, and the seeds drawn for requests that give none
+  bool has_random_seed = false;
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;              // 0: any free port
+  std::string api_key;               // empty: no authorization asked for
+  int32_t io_threads = 2;
+  int32_t tokenizer_threads = 0;     // 0: min(4, cores)
+  int32_t max_connections = 1024;
+  int64_t max_body_bytes = int64_t{32} << 20;
+  int32_t header_timeout_s = 10;     // from the first byte of a request to its last header, and to its last body byte: 60 s
+  int32_t body_timeout_s = 60;
+  int32_t keep_alive_s = 75;         // an idle connection is closed after this
+  int64_t max_unsent_bytes = int64_t{1} << 20;  // per connection; a reader slower than this is cut off
+};
+
+struct LimitOptions {
+  int32_t max_queued_requests = 256;  // accepted but not running; beyond: 503 with Retry-After
+  double request_timeout_s = 0;       // 0: none
+  double shutdown_timeout_s = 30;     // SIGTERM: running requests may finish for this long
+  double health_timeout_s = 60;       // a busy engine without a heartbeat for this long is reported as hung
+};
+
+struct ServeConfig {
+  ModelOptions model;
+  EngineOptions engine;
+  HttpOptions http;
+  LimitOptions limits;
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+struct ChatConfig {
+  std::string url;                   // server to attach to, http://host:port; empty: start one for `model`
+  std::string model;                 // path: starts a server; with url: name sent in requests ("" asks /v1/models)
+  std::string api_key;
+  std::string system_prompt;
+  int32_t max_tokens = 0;            // 0: what the context leaves
+  double temperature = -1;           // < 0: the server's default
+  std::vector<std::string> server_args;  // after "--": passed to the server that is started
+};
+
+struct InspectConfig {
+  ServeConfig serve;                 // the same options decide the ledger
+};
+
+// --help or --version: the text to print before exiting with 0.
+struct PrintAndExit {
+  std::string text;
+};
+
+using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, PrintAndExit>;
+
+// What this build and machine can do; decides which combinations are refused.
+struct BuildFacts {
+  bool cuda = false;
+  std::string version = "0.1.0";
+};
+
+// Parses argv (without the program's name), the --config file and checks the environment (name=value strings) for
+// TAILRACE_* variables, none of which exist. The error's message is one line for a person; the process should print it
+// and exit with code 2.
+Expected<CommandLine> parse_command_line(const std::vector<std::string>& args,
+                                         const std::vector<std::string>& environment, const BuildFacts& facts);
+
+}  // namespace tailrace

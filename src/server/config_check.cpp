@@ -1,0 +1,177 @@
+#include "server/config_check.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+
+namespace tailrace {
+namespace {
+
+struct ForeignFlag {
+  const char* theirs;
+  const char* advice;
+};
+
+constexpr ForeignFlag kForeignFlags[] = {
+    {"--max-model-len", "say --context-length"},
+    {"--max-num-seqs", "say --max-running-requests"},
+    {"--gpu-memory-utilization", "say --mem-fraction-static"},
+    {"--max-num-batched-tokens", "say --chunked-prefill-size"},
+    {"--long-prefill-token-threshold", "say --chunked-prefill-size"},
+    {"--no-enable-prefix-caching", "say --cache-type naive"},
+    {"--disable-radix-cache", "say --cache-type naive"},
+    {"--disable-overlap-schedule", "say --overlap off"},
+    {"--enable-mixed-chunk", "mixed steps are the default; --mixed off turns them off"},
+    {"--cuda-graph-sizes", "say --cuda-graph-max-bs"},
+    {"--seed", "say --random-seed"},
+    {"--ctx-size", "say --context-length"},
+    {"--tensor-parallel-size", "one process serves one device; leave it out"},
+    {"--tp-size", "one process serves one device; leave it out"},
+    {"--tokenizer-path", "the tokenizer is read from the model's own files; leave it out"},
+    {"--tokenizer", "the tokenizer is read from the model's own files; leave it out"},
+    {"--quantization", "weights are computed in the form they are stored in; leave it out"},
+    {"--dtype", "weights are computed in the form they are stored in; leave it out"},
+    {"--trust-remote-code", "no code is ever loaded from a checkpoint; leave it out"},
+};
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+// org/name of the Hugging Face hub: one slash, and only characters that a repository name may have.
+bool looks_like_hub_id(const std::string& path) {
+  const auto slash = path.find('/');
+  if (slash == std::string::npos || slash == 0 || slash + 1 == path.size()) return false;
+  if (path.find('/', slash + 1) != std::string::npos || path[0] == '.' || path[0] == '~') return false;
+  if (path.size() > 5 && path.compare(path.size() - 5, 5, ".gguf") == 0) return false;
+  return std::all_of(path.begin(), path.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/';
+  });
+}
+
+}  // namespace
+
+Status check_environment(const std::vector<std::string>& environment) {
+  constexpr std::string_view kPrefix = "TAILRACE_";
+  for (const auto& entry : environment) {
+    if (entry.compare(0, kPrefix.size(), kPrefix) != 0) continue;
+    const std::string name = entry.substr(0, entry.find('='));
+    return invalid("environment variable " + name +
+                   " is not read: unset it and use flags or --config FILE (tailrace serve --help)");
+  }
+  return Status();
+}
+
+Status explain_foreign_flag(const std::string& arg) {
+  const std::string name = arg.substr(0, arg.find('='));
+  for (const auto& flag : kForeignFlags) {
+    if (name == flag.theirs) return invalid("unknown flag " + name + ": " + flag.advice);
+  }
+  return Status();
+}
+
+Status unknown_flag(const std::string& arg, const std::vector<std::string>& known, const std::string& command) {
+  const std::string name = arg.substr(0, arg.find('='));
+  if (name.rfind("-", 0) != 0) {
+    return invalid("unexpected argument '" + name + "': options start with -- (" + command + " --help)");
+  }
+  std::string nearest;
+  size_t best = 4;
+  for (const auto& candidate : known) {
+    const size_t distance = edit_distance(name, candidate);
+    if (distance < best) best = distance, nearest = candidate;
+  }
+  return invalid("unknown flag " + name + (nearest.empty() ? "" : ": did you mean " + nearest + "?") + " (" + command +
+                 " --help lists all)");
+}
+
+Status check_model_path(const std::string& path) {
+  if (path.empty()) return invalid("--model PATH is needed: a Hugging Face directory or a .gguf file");
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) return Status();
+  if (looks_like_hub_id(path)) {
+    const std::string dir = "models/" + path.substr(path.find('/') + 1);
+    return invalid("--model " + path + " is a hub id, not a path: download it first with `huggingface-cli download " +
+                   path + " --local-dir " + dir + "` and say --model " + dir);
+  }
+  return invalid("--model " + path + ": no such file or directory");
+}
+
+Status parse_kv_splits(const std::string& text, int32_t& out) {
+  out = 0;
+  if (text == "auto") return Status();
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error != std::errc() || end != text.data() + text.size() || out < 1 || out > 256) {
+    return invalid("--kv-splits " + text + ": auto or 1..256");
+  }
+  return Status();
+}
+
+Status check_serve_config(const ServeConfig& config, const BuildFacts& facts) {
+  const auto& engine = config.engine;
+  const bool wants_cuda =
+      engine.device == DeviceChoice::kCuda || engine.attention_backend == AttentionBackendChoice::kCuda;
+  const bool cpu = engine.device == DeviceChoice::kCpu || !facts.cuda;
+  if (wants_cuda && !facts.cuda) {
+    return invalid(std::string(engine.device == DeviceChoice::kCuda ? "--device" : "--attention-backend") +
+                   " cuda: this build has no CUDA backend or the machine has no GPU; leave it out to run on the CPU");
+  }
+  if (engine.device == DeviceChoice::kCpu && engine.attention_backend == AttentionBackendChoice::kCuda) {
+    return invalid("--attention-backend cuda cannot run on --device cpu: use --attention-backend cpu or --device cuda");
+  }
+  if (engine.device == DeviceChoice::kCuda && (engine.attention_backend == AttentionBackendChoice::kCpu ||
+                                               engine.attention_backend == AttentionBackendChoice::kReference)) {
+    return invalid("--attention-backend cpu|reference cannot run on --device cuda: use --device cpu");
+  }
+  if (engine.cuda_graph_max_bs > 0 && cpu) {
+    return invalid("--cuda-graph-max-bs: there are no CUDA graphs on the CPU device; leave it out");
+  }
+  if (engine.cuda_graph_max_bs > 0 && engine.max_running_requests > 0 &&
+      engine.cuda_graph_max_bs > engine.max_running_requests) {
+    return invalid("--cuda-graph-max-bs " + std::to_string(engine.cuda_graph_max_bs) +
+                   " is more than --max-running-requests " + std::to_string(engine.max_running_requests) +
+                   ": lower the first or raise the second");
+  }
+  if (engine.threads > 0 && !cpu && wants_cuda) {
+    return invalid("--threads sets the CPU kernels' threads and has no effect on --device cuda; leave it out");
+  }
+  if (engine.mixed == MixedChoice::kFold && engine.attention_backend == AttentionBackendChoice::kReference) {
+    return invalid("--mixed fold compares attention kernels, and the reference backend has only one: use "
+                   "--attention-backend cpu, or --mixed split|off");
+  }
+  if (engine.mem_fraction_static > 0 && engine.max_total_tokens > 0) {
+    return invalid("--mem-fraction-static and --max-total-tokens both size the KV pool: give one of them");
+  }
+  if (config.model.context_length > 0 && engine.max_total_tokens > 0 &&
+      engine.max_total_tokens < config.model.context_length) {
+    return invalid("--max-total-tokens " + std::to_string(engine.max_total_tokens) + " cannot hold one request of --context-length " +
+                   std::to_string(config.model.context_length) + ": raise the first or lower the second");
+  }
+  return check_model_path(config.model.path);
+}
+
+std::string default_served_name(const std::string& path) {
+  auto name = std::filesystem::path(path).lexically_normal();
+  if (!name.has_filename()) name = name.parent_path();
+  return name.extension() == ".gguf" ? name.stem().string() : name.filename().string();
+}
+
+std::string one_line(std::string text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,210 @@
+#include "server/generation_plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+namespace tailrace {
+namespace {
+
+int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string answer_id(const char* prefix, uint64_t number) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%s-%016llx", prefix, static_cast<unsigned long long>(number));
+  return text;
+}
+
+SamplingParams resolve_sampling(const GenerationParams& params, const SamplingDefaults& defaults, int32_t vocab_size) {
+  SamplingParams out;
+  out.temperature = params.temperature.value_or(defaults.temperature.value_or(1.0f));
+  out.top_k = params.top_k.value_or(std::max(0, defaults.top_k.value_or(0)));
+  out.top_p = params.top_p.value_or(defaults.top_p.value_or(1.0f));
+  out.min_p = params.min_p.value_or(defaults.min_p.value_or(0.0f));
+  out.repetition_penalty = params.repetition_penalty.value_or(defaults.repetition_penalty.value_or(1.0f));
+  out.presence_penalty = params.presence_penalty.value_or(defaults.presence_penalty.value_or(0.0f));
+  out.frequency_penalty = params.frequency_penalty.value_or(defaults.frequency_penalty.value_or(0.0f));
+  out.num_top_logprobs = params.num_top_logprobs;
+  out.logit_bias = params.logit_bias;
+  for (const TokenId id : defaults.suppress_tokens) {
+    const auto same = [id](const auto& entry) { return entry.first == id; };
+    if (id < 0 || id >= vocab_size || out.logit_bias.size() >= static_cast<size_t>(kMaxLogitBias)) continue;
+    if (std::none_of(out.logit_bias.begin(), out.logit_bias.end(), same)) out.logit_bias.emplace_back(id, -100.0f);
+  }
+  return out;
+}
+
+std::vector<TokenId> stop_ids(const GenerationParams& params, const TextModel& text) {
+  std::vector<TokenId> out = params.stop_token_ids;
+  if (!params.ignore_eos) out.insert(out.end(), text.eos_ids.begin(), text.eos_ids.end());
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (out.size() > static_cast<size_t>(kMaxStopTokenIds)) out.resize(kMaxStopTokenIds);
+  return out;
+}
+
+// The output bound of a prompt of this length.
+ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const GenerationParams& params, size_t prompt_len,
+                                        const char* field) {
+  const int64_t limit = model.context_length;
+  const auto prompt = static_cast<int64_t>(prompt_len);
+  if (prompt == 0) return bad_field(field, std::string(field) + " has no tokens");
+  const std::string start = "This model's maximum context length is " + std::to_string(limit) + " tokens. However, ";
+  if (prompt >= limit) {
+    return bad_field(field, start + "your prompt has " + std::to_string(prompt) + " tokens, which leaves no room for an answer.",
+                     "context_length_exceeded");
+  }
+  if (params.max_tokens && prompt + *params.max_tokens > limit) {
+    return bad_field(field, start + "you requested " + std::to_string(prompt + *params.max_tokens) + " tokens (" +
+                                std::to_string(prompt) + " in the prompt, " + std::to_string(*params.max_tokens) +
+                                " for the answer). Shorten one of them.",
+                     "context_length_exceeded");
+  }
+  int64_t max_tokens = limit - prompt;
+  if (params.max_tokens) {
+    max_tokens = *params.max_tokens;
+  } else if (const auto& wanted = model.text->sampling.max_new_tokens; wanted && *wanted >= 1) {
+    max_tokens = std::min<int64_t>(max_tokens, *wanted);
+  }
+  if (params.min_tokens > max_tokens) {
+    return bad_field("min_tokens", "min_tokens is more than the " + std::to_string(max_tokens) + " tokens the answer may have");
+  }
+  return static_cast<int32_t>(max_tokens);
+}
+
+ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const GenerationParams& params, ApiDialect dialect,
+                                      std::vector<std::vector<TokenId>> prompts, SeedSource& seeds) {
+  const bool chat = dialect == ApiDialect::kChat;
+  GenerationPlan plan;
+  plan.stream = params.stream;
+  plan.include_usage = params.include_usage;
+  plan.choices_per_prompt = params.n;
+  plan.stops = params.stop;
+  plan.position = chat ? TextPosition::kBegin : TextPosition::kContinuation;
+  plan.tokenizer = model.text->tokenizer;
+  SamplingParams sampling = resolve_sampling(params, model.text->sampling, model.vocab_size);
+  sampling.seed = params.seed ? *params.seed : seeds.next();
+  const std::vector<TokenId> stop_token_ids = stop_ids(params, *model.text);
+  for (auto& prompt : prompts) {
+    const auto max_tokens = resolve_max_tokens(model, params, prompt.size(), chat ? "messages" : "prompt");
+    if (!max_tokens) return api_fail(max_tokens.error());
+    for (int32_t choice = 0; choice < params.n; ++choice) {
+      auto request = std::make_shared<Request>();
+      request->id = next_request_id();
+      request->prompt_ids = prompt;
+      request->max_tokens = *max_tokens;
+      request->min_tokens = params.min_tokens;
+      request->stop_token_ids = stop_token_ids;
+      request->sampling = sampling;
+      request->sampling.choice_index = static_cast<uint32_t>(plan.requests.size());
+      request->cache_salt = params.cache_salt;
+      plan.requests.push_back(std::move(request));
+    }
+  }
+  plan.head = {dialect, answer_id(chat ? "chatcmpl" : "cmpl", plan.requests[0]->id), model.name, unix_seconds()};
+  return plan;
+}
+
+ApiError with_param(const Status& status, const char* param) {
+  ApiError error = from_status(status);
+  error.param = param;
+  return error;
+}
+
+// Tokenizing costs time in proportion to the text: what cannot fit by a wide margin is refused without it.
+Status check_text_bytes(const ServedModel& model, size_t bytes) {
+  constexpr size_t kNormalizerMargin = 4;  // a normalizer may shorten text
+  const size_t most = static_cast<size_t>(model.context_length) * model.max_token_bytes * kNormalizerMargin;
+  if (model.max_token_bytes == 0 || bytes <= most) return Status();
+  return invalid("This model's maximum context length is " + std::to_string(model.context_length) +
+                 " tokens, and " + std::to_string(bytes) + " bytes of text cannot fit them.");
+}
+
+tl::unexpected<ApiError> too_long(const Status& status, const char* param) {
+  return api_fail({400, status.message(), param, "context_length_exceeded"});
+}
+
+}  // namespace
+
+uint64_t SeedSource::next() {
+  // SplitMix64 (Steele, Lea, Flood 2014).
+  uint64_t z = state_.fetch_add(0x9E3779B97F4A7C15ull) + 0x9E3779B97F4A7C15ull;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+size_t measure_tokens(const Tokenizer& tokenizer) {
+  size_t longest = 0;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.token_bytes(id).size());
+  return longest;
+}
+
+RequestBounds bounds_of(const ServedModel& model, int32_t max_queued_requests) {
+  return {std::min(model.vocab_size, std::max(model.text->tokenizer->vocab_size(), 1)),
+          std::min(model.max_running_requests, max_queued_requests), max_queued_requests};
+}
+
+Status check_model_name(const ServedModel& model, const std::string& name) {
+  if (name.empty() || name == model.name) return Status();
+  return Status(StatusCode::kNotFound,
+                "The model `" + name + "` does not exist; this server serves `" + model.name + "`.");
+}
+
+ApiExpected<std::vector<TokenId>> chat_prompt_ids(const ServedModel& model, const ChatRequest& request) {
+  if (!model.text->chat_template) {
+    return bad_field("messages", "This model cannot chat: " + model.text->no_template_reason + ". Use /v1/completions.",
+                     "no_chat_template");
+  }
+  size_t bytes = 0;
+  for (const Json& message : request.messages) bytes += message["content"].get_ref<const std::string&>().size();
+  if (Status status = check_text_bytes(model, bytes); !status.ok()) return too_long(status, "messages");
+  ChatInput input;
+  input.messages = request.messages;
+  input.kwargs = request.template_kwargs;
+  input.add_generation_prompt = request.add_generation_prompt;
+  auto prompt = model.text->chat_template->render_ids(input, *model.text->tokenizer, model.text->eos_ids);
+  if (!prompt) return api_fail(with_param(prompt.error(), "messages"));
+  return std::move(prompt->ids);
+}
+
+ApiExpected<std::vector<TokenId>> text_prompt_ids(const ServedModel& model, const std::string& text,
+                                                  bool add_special_tokens) {
+  if (Status status = check_text_bytes(model, text.size()); !status.ok()) return too_long(status, "prompt");
+  auto ids = model.text->tokenizer->encode(text, add_special_tokens, /*parse_special=*/true);
+  if (!ids) return api_fail(with_param(ids.error(), "prompt"));
+  return std::move(*ids);
+}
+
+ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatRequest& request, SeedSource& seeds) {
+  if (Status status = check_model_name(model, request.params.model); !status.ok()) {
+    return api_fail({404, status.message(), "model", "model_not_found"});
+  }
+  auto ids = chat_prompt_ids(model, request);
+  if (!ids) return api_fail(ids.error());
+  std::vector<std::vector<TokenId>> prompts;
+  prompts.push_back(std::move(*ids));
+  return make_plan(model, request.params, ApiDialect::kChat, std::move(prompts), seeds);
+}
+
+ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const CompletionRequest& request,
+                                            SeedSource& seeds) {
+  if (Status status = check_model_name(model, request.params.model); !status.ok()) {
+    return api_fail({404, status.message(), "model", "model_not_found"});
+  }
+  std::vector<std::vector<TokenId>> prompts;
+  for (const auto& prompt : request.prompts) {
+    if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
+      prompts.push_back(*ids);
+      continue;
+    }
+    auto ids = text_prompt_ids(model, std::get<std::string>(prompt), /*add_special_tokens=*/true);
+    if (!ids) return api_fail(ids.error());
+    prompts.push_back(std::move(*ids));
+  }
+  return make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), seeds);
+}
+
+}  // namespace tailrace

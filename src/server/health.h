@@ -1,0 +1,27 @@
+// What /health answers: derived from the engine's heartbeat, never by asking the engine.
+#pragma once
+
+#include <string>
+
+#include "base/engine_status.h"
+#include "server/json.h"
+
+namespace tailrace {
+
+struct HealthInput {
+  bool model_set = false;
+  bool draining = false;
+  bool work_pending = false;      // requests wait in the queue
+  double timeout_s = 60;          // a busy engine's longest silence
+};
+
+struct HealthReport {
+  int http_status = 503;
+  bool admits = false;            // new requests are taken; a hung engine does not admit
+  std::string message;            // for people and for errors of refused requests
+  Json body;                      // {"status": ok|loading|draining|dead|hung, ...}
+};
+
+HealthReport report_health(const EngineStatus& engine, const HealthInput& input);
+
+}  // namespace tailrace

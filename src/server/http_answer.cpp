@@ -1,0 +1,182 @@
+#include "server/http_answer.h"
+
+#include <cstdio>
+
+#include "base/check.h"
+#include "server/api_error.h"
+
+namespace tailrace {
+namespace {
+
+const char* reason_phrase(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Payload Too Large";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 503: return "Service Unavailable";
+    case 504: return "Gateway Timeout";
+    default: return "Status";
+  }
+}
+
+std::string format_head(const HttpResponse& response, bool close) {
+  std::string head = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_phrase(response.status) + "\r\n" +
+                     "Server: tailrace\r\nContent-Type: " + response.content_type + "\r\n";
+  for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
+  if (close) head += "Connection: close\r\n";
+  return head;
+}
+
+}  // namespace
+
+std::string format_response(const HttpResponse& response, bool keep_alive) {
+  std::string text = format_head(response, response.close || !keep_alive);
+  text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n\r\n";
+  return text + response.body;
+}
+
+HttpResponse error_response(int status, const std::string& message, const std::string& code) {
+  HttpResponse response;
+  response.status = status;
+  response.body = dump_json(to_json(ApiError{status, message, "", code}));
+  return response;
+}
+
+void HttpAnswer::respond(HttpResponse response) {
+  std::lock_guard lock(mutex_);
+  if (left_) return;
+  CHECK(!begun_);
+  begun_ = ended_ = true;
+  const bool keep = wiring_.keep_alive();
+  close_ = response.close || !keep;
+  unsent_ += format_response(response, keep);
+  on_disconnect_ = nullptr;
+  signal_locked();
+}
+
+void HttpAnswer::begin_stream(HttpResponse head) {
+  std::lock_guard lock(mutex_);
+  if (left_) return;
+  CHECK(!begun_ && head.body.empty());
+  begun_ = streaming_ = true;
+  close_ = head.close || wiring_.http_1_0 || !wiring_.keep_alive();
+  std::string text = format_head(head, close_);
+  if (!wiring_.http_1_0) text += "Transfer-Encoding: chunked\r\n";
+  unsent_ += text + "\r\n";
+  signal_locked();
+}
+
+void HttpAnswer::queue_locked(std::string_view bytes) {
+  if (wiring_.http_1_0) {
+    unsent_.append(bytes);
+  } else {
+    char size[20];
+    std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
+    unsent_.append(size).append(bytes).append("\r\n");
+  }
+}
+
+void HttpAnswer::write(std::string_view bytes) {
+  std::lock_guard lock(mutex_);
+  if (left_ || cut_off_ || bytes.empty()) return;
+  CHECK(streaming_ && !ended_);
+  queue_locked(bytes);
+  if (unsent_.size() + taken_ > wiring_.max_unsent_bytes) {
+    cut_off_ = true;
+    signalled_ = false;  // the connection sits in a write that makes no progress: tell it again
+  }
+  signal_locked();
+}
+
+void HttpAnswer::end_stream() {
+  std::lock_guard lock(mutex_);
+  if (left_ || ended_) return;
+  CHECK(streaming_);
+  ended_ = true;
+  if (!wiring_.http_1_0) unsent_ += "0\r\n\r\n";
+  on_disconnect_ = nullptr;
+  signal_locked();
+}
+
+void HttpAnswer::signal_locked() {
+  if (signalled_) return;
+  signalled_ = true;
+  wiring_.post(wiring_.wake);
+}
+
+void HttpAnswer::on_disconnect(std::function<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    if (!left_) {
+      on_disconnect_ = std::move(callback);
+      return;
+    }
+  }
+  wiring_.post(std::move(callback));
+}
+
+bool HttpAnswer::disconnected() const {
+  std::lock_guard lock(mutex_);
+  return left_ || cut_off_;
+}
+
+std::string HttpAnswer::take_unsent() {
+  std::lock_guard lock(mutex_);
+  signalled_ = false;
+  taken_ += unsent_.size();
+  return std::exchange(unsent_, std::string());
+}
+
+void HttpAnswer::sent(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  taken_ -= bytes;
+}
+
+bool HttpAnswer::ended() const {
+  std::lock_guard lock(mutex_);
+  return ended_ && unsent_.empty();
+}
+
+bool HttpAnswer::cut_off() const {
+  std::lock_guard lock(mutex_);
+  return cut_off_;
+}
+
+bool HttpAnswer::close_after() const {
+  std::lock_guard lock(mutex_);
+  return close_;
+}
+
+bool HttpAnswer::probe() {
+  std::lock_guard lock(mutex_);
+  if (ended_) return true;
+  if (wiring_.http_1_0) return false;
+  if (streaming_) {
+    queue_locked(": probe\n\n");
+  } else {
+    unsent_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  }
+  signal_locked();
+  return true;
+}
+
+void HttpAnswer::client_left() {
+  std::function<void()> callback;
+  {
+    std::lock_guard lock(mutex_);
+    if (left_) return;
+    left_ = true;
+    callback = std::exchange(on_disconnect_, nullptr);
+  }
+  if (callback) callback();
+}
+
+}  // namespace tailrace

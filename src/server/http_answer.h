@@ -1,0 +1,62 @@
+// HttpAnswer: the bytes of one answer on their way from any thread to the connection that sends them; no sockets here.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "server/http_exchange.h"
+
+namespace tailrace {
+
+// Status line, headers and body. Without `keep_alive` (or with response.close) it says `Connection: close`.
+std::string format_response(const HttpResponse& response, bool keep_alive);
+
+// An error in OpenAI's form.
+HttpResponse error_response(int status, const std::string& message, const std::string& code);
+
+class HttpAnswer : public HttpExchange {
+ public:
+  struct Wiring {
+    size_t max_unsent_bytes = 0;
+    bool http_1_0 = false;
+    std::function<bool()> keep_alive;                  // asked when the head is formatted
+    std::function<void(std::function<void()>)> post;   // to the connection's executor
+    std::function<void()> wake;                        // on that executor: there are bytes, or the end
+  };
+  explicit HttpAnswer(Wiring wiring) : wiring_(std::move(wiring)) {}
+
+  void respond(HttpResponse response) override;
+  void begin_stream(HttpResponse head) override;
+  void write(std::string_view bytes) override;
+  void end_stream() override;
+  void post(std::function<void()> task) override { wiring_.post(std::move(task)); }
+  void on_disconnect(std::function<void()> callback) override;
+  bool disconnected() const override;
+
+  // The connection's side, on its executor.
+  std::string take_unsent();      // everything queued; "" when there is nothing
+  void sent(size_t bytes);        // so many of the taken bytes reached the socket
+  bool ended() const;             // the answer is complete (and once take_unsent() is "", sent)
+  bool cut_off() const;           // too many unsent bytes
+  bool close_after() const;       // the response said Connection: close
+  // Queues bytes that a live client skips and a closed one answers with a reset; false where HTTP/1.0 has no such thing.
+  bool probe();
+  void client_left();             // runs the disconnect callback unless the answer has ended
+
+ private:
+  void queue_locked(std::string_view bytes);
+  void signal_locked();
+
+  const Wiring wiring_;
+  mutable std::mutex mutex_;
+  std::string unsent_;
+  size_t taken_ = 0;              // handed to the connection, not yet in the socket
+  bool streaming_ = false, begun_ = false, ended_ = false, left_ = false, cut_off_ = false, close_ = false;
+  bool signalled_ = false;
+  std::function<void()> on_disconnect_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,54 @@
+// One HTTP request and the way to answer it, as plain types: the seam between the sockets (http_listener) and the API.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tailrace {
+
+struct HttpRequest {
+  std::string method;         // "GET"
+  std::string path;           // without the query
+  std::string authorization;  // the header's value, "" when absent
+  std::string content_type;   // the header's value, "" when absent
+  std::string body;
+  int64_t received_ns = 0;    // now_ns when the last byte had arrived
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;
+  bool close = false;         // the connection is closed after this response
+};
+
+// The answer to one request: either respond() once, or begin_stream(), any number of write()s and end_stream(). All
+// functions may be called from any thread; calls after the client left do nothing.
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+
+  virtual void respond(HttpResponse response) = 0;
+
+  // Sends the head; `head.body` must be empty. Chunked on HTTP/1.1, until close on HTTP/1.0.
+  virtual void begin_stream(HttpResponse head) = 0;
+  // Queues bytes. A client that lets more than the configured bound pile up unsent is cut off.
+  virtual void write(std::string_view bytes) = 0;
+  virtual void end_stream() = 0;
+
+  // Runs `task` on the connection's own serial executor: short, non-blocking work only.
+  virtual void post(std::function<void()> task) = 0;
+
+  // `callback` runs at most once, on that executor: when the client left or was cut off before the answer ended. At once
+  // if that has happened already; never after the end of the answer.
+  virtual void on_disconnect(std::function<void()> callback) = 0;
+  virtual bool disconnected() const = 0;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,40 @@
+// The sockets: accepts connections, reads bounded HTTP/1.1 requests, writes answers, notices clients that leave.
+//
+// What counts as leaving: a reset, or a full close. A half-close (shutdown(SHUT_WR) after the request) does not: when the
+// peer's FIN arrives while an answer is pending, the server sends a probe that every client must skip (an SSE comment, or
+// an interim `100 Continue` before a plain response); a peer that has really closed answers it with a reset.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "server/config.h"
+#include "server/http_exchange.h"
+
+namespace tailrace {
+
+class HttpListener {
+ public:
+  // Called on a connection's executor for each complete request; must not block.
+  using Handler = std::function<void(std::shared_ptr<HttpExchange>, HttpRequest)>;
+
+  HttpListener(const HttpOptions& options, Handler handler);
+  ~HttpListener();
+
+  // Listens and starts the I/O threads; the port that was bound. kInvalidArgument: address in use or not ours.
+  Expected<uint16_t> start();
+  // Idle connections are closed now, others after their answer; new ones are still accepted.
+  void set_draining();
+  // Closes everything and joins the threads; idempotent.
+  void stop();
+  int num_connections() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,301 @@
+#include "server/http_server.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <unordered_map>
+
+#include "base/clock.h"
+#include "base/test_fault.h"
+#include "server/api_key.h"
+#include "server/generation.h"
+#include "server/health.h"
+#include "server/http_answer.h"
+#include "server/http_listener.h"
+
+namespace tailrace {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(50);
+constexpr auto kFlushTime = std::chrono::milliseconds(500);  // for the last bytes of answers when draining ends
+
+HttpResponse json_response(const Json& json, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = dump_json(json);
+  return response;
+}
+
+int tokenizer_threads(const HttpOptions& options) {
+  if (options.tokenizer_threads > 0) return options.tokenizer_threads;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 4);
+}
+
+uint64_t first_seed(const EngineOptions& engine) {
+  if (engine.has_random_seed) return engine.random_seed;
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) ^ device();
+}
+
+}  // namespace
+
+struct HttpServer::Impl {
+  using Exchange = std::shared_ptr<HttpExchange>;
+
+  Impl(const ServeConfig& serve_config, RequestQueue& request_queue, EngineStatus& engine_status)
+      : config(serve_config), queue(request_queue), status(engine_status),
+        metrics(engine_status, serve_config.model.served_name), seeds(first_seed(serve_config.engine)),
+        workers(tokenizer_threads(serve_config.http)),
+        listener(serve_config.http, [this](Exchange exchange, HttpRequest request) {
+          route(std::move(exchange), std::move(request));
+        }) {}
+
+  // Counts a request from its arrival to its end, whatever that is.
+  std::shared_ptr<void> activity() {
+    active.fetch_add(1);
+    return std::shared_ptr<void>(nullptr, [this](void*) { active.fetch_sub(1); });
+  }
+
+  std::shared_ptr<const ServedModel> current_model() {
+    std::lock_guard lock(mutex);
+    return model;
+  }
+
+  void send(const Exchange& exchange, HttpResponse response) {
+    metrics.http_answer(response.status);
+    if (draining.load()) response.close = true;
+    exchange->respond(std::move(response));
+  }
+
+  HealthReport health() {
+    return report_health(status, {current_model() != nullptr, draining.load(), queue.depth() > 0,
+                                  config.limits.health_timeout_s});
+  }
+
+  void route(Exchange exchange, HttpRequest request);
+  void route_get(const Exchange& exchange, const HttpRequest& request);
+  void route_post(Exchange exchange, HttpRequest request);
+  void models(const Exchange& exchange, const std::string& path);
+  void generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
+                std::shared_ptr<void> guard);
+  ApiExpected<GenerationPlan> plan(const ServedModel& served, const HttpRequest& request);
+  ApiExpected<Json> tokenize(const ServedModel& served, const HttpRequest& request);
+  ApiExpected<Json> detokenize(const ServedModel& served, const HttpRequest& request);
+  void watch_timeouts();
+  void abort_all(const ApiError& error);
+
+  const ServeConfig config;
+  RequestQueue& queue;
+  EngineStatus& status;
+  Metrics metrics;
+  SeedSource seeds;
+  std::atomic<int> active{0};
+  std::atomic<bool> draining{false};
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopping = false;                                                        // guarded by mutex
+  std::shared_ptr<const ServedModel> model;                                     // guarded by mutex
+  std::unordered_map<Generation*, std::shared_ptr<Generation>> generations;     // guarded by mutex
+  std::thread timeouts;
+  WorkerPool workers;
+  HttpListener listener;
+};
+
+void HttpServer::Impl::route(Exchange exchange, HttpRequest request) {
+  static constexpr std::string_view kGet[] = {"/health", "/metrics", "/v1/models"};
+  static constexpr std::string_view kPost[] = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"};
+  const bool open = request.path == "/health" || request.path == "/metrics";
+  if (!open && !authorized(config.http.api_key, request.authorization)) {
+    HttpResponse response = error_response(401, "Missing or wrong API key: send `Authorization: Bearer KEY`.",
+                                           "invalid_api_key");
+    response.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return send(exchange, std::move(response));
+  }
+  const bool is_get = std::count(std::begin(kGet), std::end(kGet), request.path) > 0 ||
+                      request.path.rfind("/v1/models/", 0) == 0;
+  const bool is_post = std::count(std::begin(kPost), std::end(kPost), request.path) > 0;
+  if (!is_get && !is_post) {
+    return send(exchange, error_response(404, "There is no " + request.path.substr(0, 200) + " here.", "not_found"));
+  }
+  if (request.method != (is_get ? "GET" : "POST")) {
+    HttpResponse response = error_response(405, request.path.substr(0, 200) + " takes " + (is_get ? "GET" : "POST") +
+                                                    ", not " + request.method + ".", "method_not_allowed");
+    response.headers.emplace_back("Allow", is_get ? "GET" : "POST");
+    return send(exchange, std::move(response));
+  }
+  is_get ? route_get(exchange, request) : route_post(std::move(exchange), std::move(request));
+}
+
+void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& request) {
+  if (request.path == "/health") {
+    const HealthReport report = health();
+    return send(exchange, json_response(report.body, report.http_status));
+  }
+  if (request.path == "/metrics") {
+    HttpResponse response;
+    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    response.body = metrics.serialize();
+    return send(exchange, std::move(response));
+  }
+  models(exchange, request.path);
+}
+
+void HttpServer::Impl::models(const Exchange& exchange, const std::string& path) {
+  const auto served = current_model();
+  if (const HealthReport report = health(); !served || !report.admits) {
+    return send(exchange, to_response({503, report.message, "", "unavailable"}));
+  }
+  const Json entry = {{"id", served->name}, {"object", "model"}, {"created", served->created_s},
+                      {"owned_by", "tailrace"}, {"max_model_len", served->context_length}};
+  constexpr std::string_view kList = "/v1/models";
+  if (path == kList) return send(exchange, json_response({{"object", "list"}, {"data", Json::array({entry})}}));
+  if (Status found = check_model_name(*served, path.substr(kList.size() + 1)); !found.ok()) {
+    return send(exchange, to_response({404, found.message(), "model", "model_not_found"}));
+  }
+  send(exchange, json_response(entry));
+}
+
+void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
+  if (const HealthReport report = health(); !report.admits) {
+    return send(exchange, to_response({503, report.message, "", "unavailable"}));
+  }
+  // JSON, templates and tokenizing of a long prompt take seconds: not on the threads that answer /health.
+  auto job = [this, exchange = std::move(exchange), request = std::move(request), guard = activity()] {
+    if (exchange->disconnected()) return;
+    const auto served = current_model();
+    if (request.path == "/tokenize" || request.path == "/detokenize") {
+      auto result = request.path == "/tokenize" ? tokenize(*served, request) : detokenize(*served, request);
+      return send(exchange, result ? json_response(*result) : to_response(result.error()));
+    }
+    generate(exchange, *served, request, guard);
+  };
+  if (test_fault(Fault::kInlineTokenize)) return job();
+  workers.submit(std::move(job));
+}
+
+ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, const HttpRequest& request) {
+  const RequestBounds bounds = bounds_of(served, config.limits.max_queued_requests);
+  if (request.path == "/v1/completions") {
+    auto parsed = parse_completion_request(request.body, bounds);
+    return parsed ? plan_completion(served, *parsed, seeds) : api_fail(parsed.error());
+  }
+  auto parsed = parse_chat_request(request.body, bounds);
+  return parsed ? plan_chat(served, *parsed, seeds) : api_fail(parsed.error());
+}
+
+void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
+                                std::shared_ptr<void> guard) {
+  auto planned = plan(served, request);
+  if (!planned) return send(exchange, to_response(planned.error()));
+  planned->received_ns = request.received_ns;
+  auto generation = std::make_shared<Generation>(std::move(*planned), GenerationContext{queue, metrics, workers}, exchange);
+  Generation* key = generation.get();
+  generation->set_on_done([this, key, guard = std::move(guard)] {
+    std::shared_ptr<Generation> last;  // destroyed after the lock is released
+    std::lock_guard lock(mutex);
+    if (auto it = generations.find(key); it != generations.end()) {
+      last = std::move(it->second);
+      generations.erase(it);
+    }
+  });
+  {
+    std::lock_guard lock(mutex);
+    generations.emplace(key, generation);
+  }
+  if (Status queued = generation->submit(); !queued.ok()) generation->abort(from_status(queued));
+}
+
+ApiExpected<Json> HttpServer::Impl::tokenize(const ServedModel& served, const HttpRequest& request) {
+  auto parsed = parse_tokenize_request(request.body);
+  if (!parsed) return api_fail(parsed.error());
+  const auto* chat = std::get_if<ChatRequest>(&parsed->source);
+  auto ids = chat != nullptr ? chat_prompt_ids(served, *chat)
+                             : text_prompt_ids(served, std::get<std::string>(parsed->source), parsed->add_special_tokens);
+  if (!ids) return api_fail(ids.error());
+  return Json{{"count", ids->size()}, {"max_model_len", served.context_length}, {"tokens", std::move(*ids)}};
+}
+
+ApiExpected<Json> HttpServer::Impl::detokenize(const ServedModel& served, const HttpRequest& request) {
+  auto ids = parse_detokenize_request(request.body, served.text->tokenizer->vocab_size());
+  if (!ids) return api_fail(ids.error());
+  return Json{{"prompt", served.text->tokenizer->decode(*ids, /*skip_special=*/false)}};
+}
+
+void HttpServer::Impl::watch_timeouts() {
+  const auto limit_ns = static_cast<int64_t>(config.limits.request_timeout_s * 1e9);
+  std::unique_lock lock(mutex);
+  while (!stopping) {
+    changed.wait_for(lock, kTick);
+    const int64_t now = now_ns();
+    for (auto& [key, generation] : generations) {
+      if (now - generation->received_ns() > limit_ns) {
+        generation->abort({504, "The request took longer than --request-timeout.", "", "timeout"});
+      }
+    }
+  }
+}
+
+void HttpServer::Impl::abort_all(const ApiError& error) {
+  std::lock_guard lock(mutex);
+  for (auto& [key, generation] : generations) generation->abort(error);
+}
+
+HttpServer::HttpServer(const ServeConfig& config, RequestQueue& queue, EngineStatus& status)
+    : impl_(std::make_unique<Impl>(config, queue, status)) {}
+
+HttpServer::~HttpServer() { stop(); }
+
+Expected<uint16_t> HttpServer::start() {
+  auto port = impl_->listener.start();
+  if (port && impl_->config.limits.request_timeout_s > 0) {
+    impl_->timeouts = std::thread([this] { impl_->watch_timeouts(); });
+  }
+  return port;
+}
+
+void HttpServer::set_model(ServedModel model) {
+  model.max_token_bytes = measure_tokens(*model.text->tokenizer);
+  std::lock_guard lock(impl_->mutex);
+  impl_->model = std::make_shared<const ServedModel>(std::move(model));
+}
+
+bool HttpServer::drain(std::chrono::milliseconds limit) {
+  impl_->draining = true;
+  impl_->listener.set_draining();
+  const auto wait_until = [](auto condition, std::chrono::milliseconds most) {
+    const auto end = std::chrono::steady_clock::now() + most;
+    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return condition();
+  };
+  const bool complete = wait_until([this] { return num_active() == 0; }, limit);
+  if (!complete) {
+    impl_->abort_all({503, "The server is shutting down.", "", "shutting_down"});
+    wait_until([this] { return num_active() == 0; }, kFlushTime);
+  }
+  wait_until([this] { return impl_->listener.num_connections() == 0; }, kFlushTime);
+  return complete;
+}
+
+void HttpServer::stop() {
+  impl_->draining = true;
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->stopping = true;
+  }
+  impl_->changed.notify_all();
+  if (impl_->timeouts.joinable()) impl_->timeouts.join();
+  impl_->workers.stop();
+  impl_->listener.stop();
+  std::unordered_map<Generation*, std::shared_ptr<Generation>> left;
+  {
+    std::lock_guard lock(impl_->mutex);
+    left.swap(impl_->generations);
+  }
+  for (auto& [key, generation] : left) generation->abandon();
+}
+
+int HttpServer::num_active() const { return impl_->active.load(); }
+
+}  // namespace tailrace

@@ -1,0 +1,51 @@
+// HttpServer: the API's routes, readiness, authorization, draining; connects clients to the engine's request queue.
+//
+// GET  /health                200 only when requests are admitted and the engine makes progress; else 503 with the reason
+//      /metrics               Prometheus text, at all times
+//      /v1/models[/ID]        503 until the model can answer
+// POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize
+// With an API key all but /health and /metrics ask for it.
+//
+// The port is open while the model loads (/health says "loading", 503). After drain() has begun, /health is 503 and new
+// requests get 503 with Connection: close; the running ones go on.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "base/engine_status.h"
+#include "base/request_queue.h"
+#include "base/status.h"
+#include "server/config.h"
+#include "server/generation_plan.h"
+
+namespace tailrace {
+
+class HttpServer {
+ public:
+  // `queue` and `status` outlive the server.
+  HttpServer(const ServeConfig& config, RequestQueue& queue, EngineStatus& status);
+  ~HttpServer();  // stop()
+
+  // Listens and starts the threads; the port that was bound. The error names address and reason.
+  Expected<uint16_t> start();
+
+  // The model has been read. Requests are admitted from now on whenever the engine's state is kReady.
+  void set_model(ServedModel model);
+
+  // Stops admitting at once; returns true when every running request has ended by itself within `limit`. Otherwise those
+  // left get an error (an event once they stream, 503 before) and are cancelled.
+  bool drain(std::chrono::milliseconds limit);
+
+  // Closes all connections and joins the threads; idempotent. Requests still running are cancelled.
+  void stop();
+
+  int num_active() const;  // requests being prepared or answered
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace

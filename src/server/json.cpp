@@ -1,0 +1,119 @@
+#include "server/json.h"
+
+#include <unordered_set>
+#include <vector>
+
+namespace tailrace {
+namespace {
+
+// Builds the document while it is read, and gives up at the first bound that is exceeded.
+class BoundedBuilder : public nlohmann::json_sax<Json> {
+ public:
+  explicit BoundedBuilder(const JsonLimits& limits) : limits_(limits) {}
+
+  bool null() override { return add(Json(nullptr)); }
+  bool boolean(bool value) override { return add(Json(value)); }
+  bool number_integer(number_integer_t value) override { return add(Json(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
+  bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
+  bool string(string_t& value) override { return add(Json(std::move(value))); }
+  bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
+
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    if (stack_.size() == 1) error_.top_level_key = name;
+    if (!count()) return false;
+    auto& seen = keys_.back();
+    if (!seen.insert(name).second) return refuse("duplicate key '" + name.substr(0, 100) + "'");
+    if (seen.size() > limits_.max_members) return refuse("an object has too many members");
+    key_ = std::move(name);
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    const bool number = error.id == 406;
+    return refuse(number ? "a number is out of range"
+                         : "not valid JSON at byte " + std::to_string(position));
+  }
+
+  Json root;
+  JsonError error_;
+
+ private:
+  bool refuse(std::string message) {
+    if (error_.message.empty()) error_.message = std::move(message);
+    return false;
+  }
+
+  bool count() {
+    if (++values_ > limits_.max_values) return refuse("too many values in one JSON document");
+    return true;
+  }
+
+  Json* place(Json value) {
+    if (stack_.empty()) {
+      root = std::move(value);
+      return &root;
+    }
+    Json& parent = *stack_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    // Keys are known to be new, so append without ordered_map's linear search.
+    auto& members = *parent.get_ptr<Json::object_t*>();
+    static_cast<Json::object_t::Container&>(members).emplace_back(key_, std::move(value));
+    return &members.back().second;
+  }
+
+  bool add(Json value) {
+    if (!count()) return false;
+    place(std::move(value));
+    return true;
+  }
+
+  bool open(Json value) {
+    if (!count()) return false;
+    if (static_cast<int>(stack_.size()) >= limits_.max_depth) {
+      return refuse("nested deeper than " + std::to_string(limits_.max_depth) + " levels");
+    }
+    stack_.push_back(place(std::move(value)));
+    keys_.emplace_back();
+    return true;
+  }
+
+  bool close() {
+    stack_.pop_back();
+    keys_.pop_back();
+    if (stack_.empty()) error_.top_level_key.clear();
+    return true;
+  }
+
+  const JsonLimits limits_;
+  std::vector<Json*> stack_;
+  std::vector<std::unordered_set<std::string>> keys_;
+  std::string key_;
+  size_t values_ = 0;
+};
+
+}  // namespace
+
+tl::expected<Json, JsonError> parse_json(std::string_view text, const JsonLimits& limits) {
+  BoundedBuilder builder(limits);
+  if (text.empty()) return tl::unexpected<JsonError>(JsonError{"the body is empty; JSON is expected", ""});
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
+    if (builder.error_.message.empty()) builder.error_.message = "not valid JSON";
+    return tl::unexpected<JsonError>(std::move(builder.error_));
+  }
+  return std::move(builder.root);
+}
+
+std::string dump_json(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,33 @@
+// JSON as the server reads it from clients: bounded in depth, members and values, UTF-8 checked, no duplicate keys.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace tailrace {
+
+using Json = nlohmann::ordered_json;  // keeps the order of keys: it must survive to the prompt
+
+struct JsonLimits {
+  int max_depth = 64;
+  size_t max_values = size_t{1} << 21;      // of all kinds, keys included
+  size_t max_members = size_t{1} << 16;     // of one object
+};
+
+struct JsonError {
+  std::string message;
+  std::string top_level_key;  // the member of the outermost object that was being read; "" outside of one
+};
+
+// Strict RFC 8259 (no NaN, no comments, no trailing text). Numbers that do not fit a double (1e999), ill-formed UTF-8, lone
+// surrogates and duplicate keys are errors.
+tl::expected<Json, JsonError> parse_json(std::string_view text, const JsonLimits& limits = {});
+
+// Compact, on one line; ill-formed UTF-8 inside strings is replaced by U+FFFD instead of failing.
+std::string dump_json(const Json& json);
+
+}  // namespace tailrace

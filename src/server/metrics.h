@@ -1,0 +1,39 @@
+// What /metrics says: the engine's counters as they are, and histograms of what clients saw.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/engine_status.h"
+
+namespace tailrace {
+
+// Names follow vLLM's and SGLang's dashboards with the prefix tailrace_; every series has a model_name label.
+// Thread-safe.
+class Metrics {
+ public:
+  Metrics(const EngineStatus& engine, const std::string& model_name);
+  ~Metrics();
+
+  // One request's end. reason: stop, length, abort or error. Times in seconds, negative when they did not happen.
+  struct Finished {
+    const char* reason = "stop";
+    int64_t prompt_tokens = 0, generation_tokens = 0;
+    double queue_s = -1, prefill_s = -1, decode_s = -1, e2e_s = -1;
+  };
+  void finished(const Finished& request);
+  void time_to_first_token(double seconds);
+  // `count` tokens arrived together, `seconds` after the token before them.
+  void inter_token(double seconds, int count);
+  void http_answer(int status);
+
+  // Prometheus text format 0.0.4.
+  std::string serialize() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,306 @@
+#include "server/openai_request.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "server/chat_messages.h"
+#include "server/json_fields.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int32_t kMaxTokens = INT32_MAX;
+constexpr size_t kMaxPromptBytes = size_t{1} << 30;  // the body's bound is lower
+constexpr size_t kMaxModelBytes = 1024;
+
+ApiExpected<Json> parse_object(std::string_view body) {
+  auto parsed = parse_json(body);
+  if (!parsed) return api_fail({400, parsed.error().message, parsed.error().top_level_key, "invalid_json"});
+  if (!parsed->is_object()) {
+    return api_fail({400, std::string("the body must be a JSON object, not ") + json_kind(*parsed), "", "invalid_json"});
+  }
+  return std::move(*parsed);
+}
+
+void read_stop(FieldReader& fields, std::vector<std::string>& out) {
+  const Json* value = fields.get("stop");
+  if (value == nullptr) return;
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  if (list.size() > kMaxStopStrings) {
+    return fields.set_error("stop", "holds more than " + std::to_string(kMaxStopStrings) + " strings");
+  }
+  for (const Json& stop : list) {
+    if (!stop.is_string()) {
+      return fields.set_error("stop", std::string("must be a string or an array of strings, not hold ") + json_kind(stop));
+    }
+    auto text = stop.get<std::string>();
+    if (text.size() > kMaxStopBytes) {
+      return fields.set_error("stop", "holds a string longer than " + std::to_string(kMaxStopBytes) + " bytes");
+    }
+    if (!text.empty()) out.push_back(std::move(text));  // every text holds "", so it cannot mean anything
+  }
+}
+
+void read_token_ids(FieldReader& fields, const char* name, int32_t vocab, size_t max_count, std::vector<TokenId>& out) {
+  const Json* value = fields.get(name);
+  if (value == nullptr) return;
+  if (!value->is_array()) return fields.set_error(name, std::string("must be an array of token ids, not ") + json_kind(*value));
+  if (value->size() > max_count) return fields.set_error(name, "holds more than " + std::to_string(max_count) + " ids");
+  out.reserve(value->size());
+  for (const Json& id : *value) {
+    if (!id.is_number_integer() || id < 0 || id >= vocab) {
+      return fields.set_error(name, "must hold token ids from 0 to " + std::to_string(vocab - 1) + ", not " +
+                                        dump_json(id).substr(0, 100));
+    }
+    out.push_back(id.get<TokenId>());
+  }
+}
+
+void read_logit_bias(FieldReader& fields, int32_t vocab, std::vector<std::pair<TokenId, float>>& out) {
+  const Json* value = fields.get("logit_bias");
+  if (value == nullptr) return;
+  if (!value->is_object()) {
+    return fields.set_error("logit_bias", std::string("must be an object, not ") + json_kind(*value));
+  }
+  if (value->size() > static_cast<size_t>(kMaxLogitBias)) {
+    return fields.set_error("logit_bias", "holds more than " + std::to_string(kMaxLogitBias) + " ids");
+  }
+  for (const auto& [key, bias] : value->items()) {
+    TokenId id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab) {
+      return fields.set_error("logit_bias", "must have token ids from 0 to " + std::to_string(vocab - 1) +
+                                                " as keys, not '" + key.substr(0, 100) + "'");
+    }
+    const double number = bias.is_number() ? bias.get<double>() : -1000;
+    if (!(number >= -100 && number <= 100)) {
+      return fields.set_error("logit_bias", "must hold numbers in [-100, 100], not " + dump_json(bias).substr(0, 100));
+    }
+    const auto same = std::find_if(out.begin(), out.end(), [id = id](const auto& entry) { return entry.first == id; });
+    if (same != out.end()) return fields.set_error("logit_bias", "names token " + std::to_string(id) + " twice");
+    out.emplace_back(id, static_cast<float>(number));
+  }
+}
+
+void read_max_tokens(FieldReader& fields, bool chat, std::optional<int32_t>& out) {
+  fields.read("max_tokens", out, 1, kMaxTokens);
+  if (!chat) return;
+  std::optional<int32_t> newer;
+  fields.read("max_completion_tokens", newer, 1, kMaxTokens);
+  if (newer && out) return fields.set_error("max_tokens", "and max_completion_tokens exclude each other");
+  if (newer) out = newer;
+}
+
+void read_stream_options(FieldReader& fields, GenerationParams& out) {
+  fields.read("stream", out.stream);
+  const Json* value = fields.get("stream_options");
+  if (value == nullptr) return;
+  if (!value->is_object()) {
+    return fields.set_error("stream_options", std::string("must be an object, not ") + json_kind(*value));
+  }
+  if (!out.stream) return fields.set_error("stream_options", "is only allowed together with \"stream\": true");
+  FieldReader options(*value, "stream_options.");
+  options.read("include_usage", out.include_usage);
+  options.refuse("include_obfuscation", {Json(false)}, "chunks are not padded");
+  options.refuse_unknown();
+  if (!options.ok()) fields.adopt(*options.error());
+}
+
+void read_seed(FieldReader& fields, std::optional<uint64_t>& out) {
+  const Json* value = fields.get("seed");
+  if (value == nullptr) return;
+  if (!value->is_number_integer()) return fields.set_error("seed", "must be an integer");
+  out = value->is_number_unsigned() ? value->get<uint64_t>() : static_cast<uint64_t>(value->get<int64_t>());
+}
+
+void read_top_k(FieldReader& fields, std::optional<int32_t>& out) {
+  fields.read("top_k", out, -1, INT32_MAX);
+  if (out == -1) out = 0;  // vLLM's spelling of "off"
+}
+
+void read_generation_params(FieldReader& fields, const RequestBounds& bounds, bool chat, GenerationParams& out) {
+  fields.read("model", out.model, kMaxModelBytes);
+  read_stream_options(fields, out);
+  std::optional<int32_t> n;
+  fields.read("n", n, 1, bounds.max_choices);
+  out.n = n.value_or(1);
+  read_max_tokens(fields, chat, out.max_tokens);
+  std::optional<int32_t> min_tokens;
+  fields.read("min_tokens", min_tokens, 0, kMaxTokens);
+  out.min_tokens = min_tokens.value_or(0);
+  if (out.max_tokens && out.min_tokens > *out.max_tokens) fields.set_error("min_tokens", "is more than max_tokens");
+  fields.read("temperature", out.temperature, 0, 2);
+  fields.read("top_p", out.top_p, 0, 1, /*lo_open=*/true);
+  fields.read("min_p", out.min_p, 0, 1);
+  fields.read("repetition_penalty", out.repetition_penalty, 0, 10, /*lo_open=*/true);
+  fields.read("presence_penalty", out.presence_penalty, -2, 2);
+  fields.read("frequency_penalty", out.frequency_penalty, -2, 2);
+  read_top_k(fields, out.top_k);
+  read_seed(fields, out.seed);
+  read_logit_bias(fields, bounds.vocab_size, out.logit_bias);
+  read_stop(fields, out.stop);
+  read_token_ids(fields, "stop_token_ids", bounds.vocab_size, kMaxStopTokenIds / 2, out.stop_token_ids);
+  fields.read("ignore_eos", out.ignore_eos);
+  fields.read("cache_salt", out.cache_salt, 256);
+  for (const char* label : {"user", "safety_identifier", "metadata", "store", "prompt_cache_key"}) fields.ignore(label);
+  fields.refuse("service_tier", {Json("auto"), Json("default")}, "there is one tier");
+}
+
+void read_chat_logprobs(FieldReader& fields, GenerationParams& out) {
+  bool logprobs = false;
+  fields.read("logprobs", logprobs);
+  std::optional<int32_t> top;
+  fields.read("top_logprobs", top, 0, kMaxTopLogprobs);
+  if (top && !logprobs) return fields.set_error("top_logprobs", "needs \"logprobs\": true");
+  if (logprobs) out.num_top_logprobs = top.value_or(0);
+}
+
+void refuse_chat_features(FieldReader& fields) {
+  const Json text_format = {{"type", "text"}};
+  fields.refuse("tools", {Json::array()}, "this server does not call tools yet");
+  fields.refuse("tool_choice", {Json("none"), Json("auto")}, "there are no tools to choose from");
+  fields.refuse("functions", {Json::array()}, "this server does not call functions");
+  fields.refuse("function_call", {Json("none"), Json("auto")}, "there are no functions to call");
+  fields.ignore("parallel_tool_calls");
+  fields.refuse("response_format", {text_format}, "only {\"type\": \"text\"} is");
+  fields.refuse("modalities", {Json::array({"text"})}, "only [\"text\"] is");
+  fields.refuse("audio", {}, "text only");
+  fields.refuse("prediction", {}, "predicted outputs are not used");
+  fields.refuse("reasoning_effort", {}, "use chat_template_kwargs for the model's own switches");
+  fields.refuse("verbosity", {}, "use the messages to ask for it");
+  fields.refuse("web_search_options", {}, "there is no web search");
+}
+
+void read_template_options(FieldReader& fields, ChatRequest& out) {
+  if (const Json* kwargs = fields.get("chat_template_kwargs")) {
+    if (!kwargs->is_object()) return fields.set_error("chat_template_kwargs", "must be an object");
+    out.template_kwargs = *kwargs;
+  }
+  fields.read("add_generation_prompt", out.add_generation_prompt);
+  fields.refuse("continue_final_message", {Json(false)}, "use /v1/completions with a prompt that ends where you want");
+}
+
+void read_messages(FieldReader& fields, ChatRequest& out) {
+  const Json* value = fields.get("messages");
+  if (!fields.ok()) return;
+  if (value == nullptr) return fields.set_error("messages", "is required");
+  auto messages = check_messages(*value);
+  if (!messages) return fields.adopt(std::move(messages.error()));
+  out.messages = std::move(*messages);
+}
+
+ApiExpected<ChatRequest> chat_from_object(const Json& object, const RequestBounds& bounds) {
+  ChatRequest request;
+  FieldReader fields(object);
+  read_generation_params(fields, bounds, /*chat=*/true, request.params);
+  read_chat_logprobs(fields, request.params);
+  refuse_chat_features(fields);
+  read_template_options(fields, request);
+  read_messages(fields, request);
+  fields.refuse_unknown();
+  if (!fields.ok()) return api_fail(*fields.error());
+  return request;
+}
+
+// One prompt or many, each text or ids; which of the two an array is follows from its first element.
+void read_prompts(FieldReader& fields, const RequestBounds& bounds, CompletionRequest& out) {
+  const Json* value = fields.get("prompt");
+  if (!fields.ok()) return;
+  if (value == nullptr) return fields.set_error("prompt", "is required");
+  const bool single = value->is_string() || (value->is_array() && !value->empty() && value->front().is_number());
+  const Json wrapped = single ? Json::array({*value}) : Json();
+  const Json& list = single ? wrapped : *value;
+  if (!list.is_array()) {
+    return fields.set_error("prompt", std::string("must be a string, strings, token ids or arrays of them, not ") +
+                                          json_kind(*value));
+  }
+  if (list.empty()) return fields.set_error("prompt", "is empty");
+  if (static_cast<int64_t>(list.size()) * out.params.n > bounds.max_sequences) {
+    return fields.set_error("prompt", "asks for " + std::to_string(list.size()) + " x n sequences; at most " +
+                                          std::to_string(bounds.max_sequences) + " fit the queue");
+  }
+  for (const Json& prompt : list) {
+    if (prompt.is_string()) {
+      if (prompt.get_ref<const std::string&>().empty()) return fields.set_error("prompt", "is empty");
+      out.prompts.emplace_back(prompt.get<std::string>());
+    } else if (prompt.is_array() && !prompt.empty()) {
+      const Json holder = {{"prompt", prompt}};
+      FieldReader inner(holder);
+      std::vector<TokenId> ids;
+      read_token_ids(inner, "prompt", bounds.vocab_size, SIZE_MAX, ids);
+      if (!inner.ok()) return fields.adopt(*inner.error());
+      out.prompts.emplace_back(std::move(ids));
+    } else {
+      return fields.set_error("prompt", prompt.is_array() ? "holds an empty prompt"
+                                                          : std::string("must hold strings or token ids, not ") + json_kind(prompt));
+    }
+  }
+}
+
+void read_completion_logprobs(FieldReader& fields, GenerationParams& out) {
+  std::optional<int32_t> logprobs;
+  fields.read("logprobs", logprobs, 0, kMaxTopLogprobs);
+  if (logprobs) out.num_top_logprobs = *logprobs;
+}
+
+}  // namespace
+
+ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds) {
+  auto object = parse_object(body);
+  if (!object) return api_fail(object.error());
+  return chat_from_object(*object, bounds);
+}
+
+ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, const RequestBounds& bounds) {
+  auto object = parse_object(body);
+  if (!object) return api_fail(object.error());
+  CompletionRequest request;
+  FieldReader fields(*object);
+  read_generation_params(fields, bounds, /*chat=*/false, request.params);
+  read_completion_logprobs(fields, request.params);
+  fields.refuse("suffix", {Json("")}, "there is no fill-in-the-middle");
+  fields.refuse("best_of", {Json(request.params.n)}, "ask for n choices and rank them");
+  fields.refuse("echo", {Json(false)}, "the prompt is not returned");
+  fields.refuse("response_format", {Json{{"type", "text"}}}, "only {\"type\": \"text\"} is");
+  read_prompts(fields, bounds, request);
+  fields.refuse_unknown();
+  if (!fields.ok()) return api_fail(*fields.error());
+  return request;
+}
+
+ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body) {
+  auto object = parse_object(body);
+  if (!object) return api_fail(object.error());
+  TokenizeRequest request;
+  if (object->contains("messages")) {
+    auto chat = chat_from_object(*object, RequestBounds{1, 1, 1});
+    if (!chat) return api_fail(chat.error());
+    request.source = std::move(*chat);
+    return request;
+  }
+  FieldReader fields(*object);
+  fields.ignore("model");
+  std::string prompt;
+  if (fields.get("prompt") == nullptr) fields.set_error("prompt", "is required");
+  fields.read("prompt", prompt, kMaxPromptBytes);
+  fields.read("add_special_tokens", request.add_special_tokens);
+  fields.refuse_unknown();
+  if (!fields.ok()) return api_fail(*fields.error());
+  request.source = std::move(prompt);
+  return request;
+}
+
+ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size) {
+  auto object = parse_object(body);
+  if (!object) return api_fail(object.error());
+  FieldReader fields(*object);
+  fields.ignore("model");
+  std::vector<TokenId> ids;
+  if (fields.get("tokens") == nullptr) fields.set_error("tokens", "is required");
+  read_token_ids(fields, "tokens", vocab_size, SIZE_MAX, ids);
+  fields.refuse_unknown();
+  if (!fields.ok()) return api_fail(*fields.error());
+  return ids;
+}
+
+}  // namespace tailrace

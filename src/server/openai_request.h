@@ -1,0 +1,75 @@
+// What /v1/chat/completions and /v1/completions were asked, checked field by field. Pure functions; no model needed.
+//
+// Rules: null means absent for every optional field. A field that this server knows but does not do is an error that names it,
+// and so is a field that it does not know. Accepted and without effect, because they only label a request for the caller's
+// own bookkeeping: user, safety_identifier, metadata, store, service_tier (auto|default), prompt_cache_key,
+// parallel_tool_calls (there are no tools).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/request.h"
+#include "server/api_error.h"
+#include "server/json.h"
+
+namespace tailrace {
+
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopBytes = 1024;     // of one stop string
+inline constexpr size_t kMaxMessages = 1 << 16;
+
+// What a request may not exceed, known once the model is.
+struct RequestBounds {
+  int32_t vocab_size = 0;          // ids are below this
+  int32_t max_choices = 1;         // n: the rows that can run together
+  int32_t max_sequences = 1;       // prompts x n: what the queue can take at once
+};
+
+// Fields that both endpoints share. Absent sampling fields stay absent: the model's defaults apply to them.
+struct GenerationParams {
+  std::string model;                        // "" when absent
+  bool stream = false;
+  bool include_usage = false;
+  int32_t n = 1;
+  std::optional<int32_t> max_tokens;        // >= 1
+  int32_t min_tokens = 0;
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<int32_t> top_k;             // 0: off
+  std::optional<uint64_t> seed;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+  int32_t num_top_logprobs = -1;            // as in SamplingParams
+  std::string cache_salt;
+};
+
+struct ChatRequest {
+  GenerationParams params;
+  Json messages;                            // validated; null members dropped, text parts joined, developer -> system
+  Json template_kwargs = Json::object();    // chat_template_kwargs
+  bool add_generation_prompt = true;
+};
+
+struct CompletionRequest {
+  GenerationParams params;
+  std::vector<std::variant<std::string, std::vector<TokenId>>> prompts;  // at least one
+};
+
+struct TokenizeRequest {
+  std::variant<std::string, ChatRequest> source;  // prompt, or messages
+  bool add_special_tokens = true;                 // prompt only
+};
+
+// `body` is the raw request body.
+ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds);
+ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, const RequestBounds& bounds);
+ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body);
+ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size);
+
+}  // namespace tailrace

@@ -1,0 +1,136 @@
+#include "server/openai_response.h"
+
+#include <algorithm>
+
+#include "text/detokenizer.h"
+
+namespace tailrace {
+namespace {
+
+constexpr double kLowestLogprob = -9999.0;  // JSON has no -infinity; OpenAI sends this
+
+double finite(float logprob) { return logprob >= kLowestLogprob ? logprob : kLowestLogprob; }
+
+Json bytes_json(std::string_view bytes) {
+  Json out = Json::array();
+  for (const char byte : bytes) out.push_back(static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  return out;
+}
+
+// The token as text; bytes that are not UTF-8 by themselves are replaced.
+std::string token_text(std::string_view bytes) {
+  std::string out;
+  Utf8Stream stream;
+  stream.push(bytes, &out);
+  stream.finish(&out);
+  return out;
+}
+
+Json chat_token(const Tokenizer& tokenizer, TokenId id, float logprob) {
+  const std::string_view bytes = tokenizer.token_bytes(id);
+  return {{"token", token_text(bytes)}, {"logprob", finite(logprob)}, {"bytes", bytes_json(bytes)}};
+}
+
+Json chat_logprobs(const std::vector<TokenEvent>& events, const Tokenizer& tokenizer) {
+  Json content = Json::array();
+  for (const TokenEvent& event : events) {
+    Json entry = chat_token(tokenizer, event.id, event.logprob);
+    entry["top_logprobs"] = Json::array();
+    for (const auto& top : event.top_logprobs) entry["top_logprobs"].push_back(chat_token(tokenizer, top.id, top.logprob));
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+// The old dialect keys top_logprobs by token text; where two tokens have the same text the likelier one stays.
+// token_bytes is an addition: the tokens' raw bytes.
+Json completion_logprobs(const ChoicePart& part, const Tokenizer& tokenizer) {
+  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array(),
+       raw = Json::array();
+  int64_t offset = part.text_offset;
+  for (const TokenEvent& event : part.logprobs) {
+    const std::string_view bytes = tokenizer.token_bytes(event.id);
+    tokens.push_back(token_text(bytes));
+    logprobs.push_back(finite(event.logprob));
+    raw.push_back(bytes_json(bytes));
+    offsets.push_back(offset);
+    offset += count_code_points(bytes);
+    Json top = Json::object();
+    for (const auto& entry : event.top_logprobs) {
+      const std::string text = token_text(tokenizer.token_bytes(entry.id));
+      if (!top.contains(text)) top[text] = finite(entry.logprob);
+    }
+    tops.push_back(std::move(top));
+  }
+  return {{"tokens", std::move(tokens)}, {"token_logprobs", std::move(logprobs)}, {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}, {"token_bytes", std::move(raw)}};
+}
+
+double ms_between(int64_t from_ns, int64_t to_ns) {
+  return from_ns > 0 && to_ns > from_ns ? static_cast<double>(to_ns - from_ns) / 1e6 : 0.0;
+}
+
+double per_second(int64_t count, double ms) { return ms > 0 && count > 0 ? static_cast<double>(count) * 1e3 / ms : 0.0; }
+
+}  // namespace
+
+int64_t count_code_points(std::string_view bytes) {
+  return std::count_if(bytes.begin(), bytes.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
+}
+
+Json usage_json(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+Json timings_json(const AnswerTimings& timings, const Usage& usage) {
+  const double prompt_ms = ms_between(timings.admitted_ns, timings.first_token_ns);
+  const double predicted_ms = ms_between(timings.first_token_ns, timings.finished_ns);
+  return {{"tokenize_ms", ms_between(timings.received_ns, timings.queued_ns)},
+          {"queue_ms", ms_between(timings.queued_ns, timings.admitted_ns)},
+          {"prompt_n", usage.prompt_tokens - usage.cached_tokens},
+          {"cache_n", usage.cached_tokens},
+          {"prompt_ms", prompt_ms},
+          {"prompt_per_second", per_second(usage.prompt_tokens - usage.cached_tokens, prompt_ms)},
+          {"predicted_n", usage.completion_tokens},
+          {"predicted_ms", predicted_ms},
+          {"predicted_per_second", per_second(usage.completion_tokens - 1, predicted_ms)},
+          {"gpu_idle_ms", static_cast<double>(timings.gpu_idle_us) / 1e3},
+          {"preemptions", timings.preemptions}};
+}
+
+Json choice_json(ApiDialect dialect, const ChoicePart& part, const Tokenizer& tokenizer, bool stream) {
+  Json choice = {{"index", part.index}};
+  if (dialect == ApiDialect::kCompletion) {
+    choice["text"] = part.text;
+    choice["logprobs"] = part.has_logprobs ? completion_logprobs(part, tokenizer) : Json(nullptr);
+  } else {
+    if (!stream) {
+      choice["message"] = {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
+    } else {
+      choice["delta"] = part.text.empty() ? Json::object() : Json{{"content", part.text}};
+    }
+    choice["logprobs"] = part.has_logprobs ? chat_logprobs(part.logprobs, tokenizer) : Json(nullptr);
+  }
+  choice["finish_reason"] = part.finish_reason == nullptr ? Json(nullptr) : Json(part.finish_reason);
+  return choice;
+}
+
+Json answer_json(const AnswerHead& head, bool stream, Json choices) {
+  const char* object = head.dialect == ApiDialect::kCompletion ? "text_completion"
+                       : stream                                ? "chat.completion.chunk"
+                                                               : "chat.completion";
+  return {{"id", head.id}, {"object", object}, {"created", head.created_s}, {"model", head.model},
+          {"choices", std::move(choices)}};
+}
+
+Json role_json(int32_t index) {
+  return {{"index", index},
+          {"delta", {{"role", "assistant"}, {"content", ""}}},
+          {"logprobs", nullptr},
+          {"finish_reason", nullptr}};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,55 @@
+// The JSON of answers in OpenAI's dialects: whole responses, stream chunks, usage, log probabilities.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/request.h"
+#include "server/json.h"
+#include "text/tokenizer.h"
+
+namespace tailrace {
+
+enum class ApiDialect { kChat, kCompletion };
+
+// Fields that all chunks of an answer share.
+struct AnswerHead {
+  ApiDialect dialect = ApiDialect::kChat;
+  std::string id;           // chatcmpl-..., cmpl-...
+  std::string model;
+  int64_t created_s = 0;    // Unix time
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+
+// Times of a request, as llama.cpp names them, in `timings`. Of several choices the earliest start and the latest end.
+struct AnswerTimings {
+  int64_t received_ns = 0, queued_ns = 0, admitted_ns = 0, first_token_ns = 0, finished_ns = 0;
+  int64_t gpu_idle_us = 0, preemptions = 0;
+};
+
+// One choice's part of a chunk or of a whole response.
+struct ChoicePart {
+  int32_t index = 0;
+  std::string text;
+  const char* finish_reason = nullptr;  // null: not yet
+  bool has_logprobs = false;
+  std::vector<TokenEvent> logprobs;
+  int64_t text_offset = 0;              // completions: code points of the tokens before logprobs[0]
+};
+
+// Bytes that begin a code point; of a token cut inside one, the part that holds its first byte counts it.
+int64_t count_code_points(std::string_view bytes);
+Json usage_json(const Usage& usage);
+Json timings_json(const AnswerTimings& timings, const Usage& usage);
+Json choice_json(ApiDialect dialect, const ChoicePart& part, const Tokenizer& tokenizer, bool stream);
+// A chunk (stream) or a response with these choices; the caller adds usage and timings.
+Json answer_json(const AnswerHead& head, bool stream, Json choices);
+// The first chunk of a chat choice: role and empty content.
+Json role_json(int32_t index);
+
+}  // namespace tailrace
