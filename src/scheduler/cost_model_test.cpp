@@ -1,0 +1,69 @@
+#include "scheduler/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tailrace {
+namespace {
+
+CostModel model() { return {200, 50, 0.01, 40, 0.005}; }
+
+TEST(CostModel, predicts_the_sum_of_its_terms) {
+  EXPECT_DOUBLE_EQ(model().predict_us({}), 200);
+  EXPECT_DOUBLE_EQ(model().predict_us({4, 1000, 0, 0}), 200 + 4 * 50 + 10);
+  EXPECT_DOUBLE_EQ(model().predict_us({0, 0, 16, 2000}), 200 + 16 * 40 + 10);
+}
+
+TEST(CostModel, the_largest_chunk_fits_and_one_token_more_does_not) {
+  const StepShape decode{4, 4000, 0, 0};
+  for (const int64_t computed : {0, 100, 10000, 200000}) {
+    for (const double ratio : {1.5, 4.0, 20.0}) {
+      const double budget = ratio * model().predict_us(decode);
+      const int32_t tokens = model().max_extend_tokens(decode, computed, budget, 100000);
+      const auto with = [&](int32_t n) {
+        StepShape shape = decode;
+        shape.extend_tokens = n;
+        shape.extend_kv_pairs = n * (computed + n / 2);
+        return model().predict_us(shape);
+      };
+      EXPECT_LE(with(tokens), budget);
+      EXPECT_GT(with(tokens + 2), budget) << computed << " " << ratio;  // the closed form may be one short
+    }
+  }
+}
+
+TEST(CostModel, keeps_to_the_limit_and_to_nothing) {
+  const StepShape decode{1, 10, 0, 0};
+  EXPECT_EQ(model().max_extend_tokens(decode, 0, 1e9, 512), 512);
+  EXPECT_EQ(model().max_extend_tokens(decode, 0, 100, 512), 0);
+  EXPECT_EQ(model().max_extend_tokens(decode, 0, 1e9, 0), 0);
+  CostModel free_extend = model();
+  free_extend.extend_token_us = free_extend.extend_pair_us = 0;
+  EXPECT_EQ(free_extend.max_extend_tokens(decode, 0, 1e6, 512), 512);
+}
+
+TEST(CostModel, observations_correct_it_slowly) {
+  CostModel truth{400, 20, 0.02, 80, 0.001};
+  CostModel learned = model();
+  const StepShape decode{8, 8000, 0, 0}, mixed{8, 8000, 200, 60000};
+  learned.observe(decode, truth.predict_us(decode));
+  EXPECT_NEAR(learned.base_us, 200, 200 * 0.03);  // one step alone moves little
+  for (int i = 0; i < 1000; ++i) {
+    learned.observe(decode, truth.predict_us(decode));
+    learned.observe(mixed, truth.predict_us(mixed));
+  }
+  EXPECT_NEAR(learned.predict_us(decode), truth.predict_us(decode), 0.02 * truth.predict_us(decode));
+  EXPECT_NEAR(learned.predict_us(mixed), truth.predict_us(mixed), 0.02 * truth.predict_us(mixed));
+}
+
+TEST(CostModel, nonsense_is_not_learned) {
+  CostModel learned = model();
+  for (const double bad : {0.0, -5.0, std::nan(""), HUGE_VAL}) learned.observe({1, 1, 0, 0}, bad);
+  EXPECT_EQ(learned.base_us, model().base_us);
+  learned.observe({1, 100, 10, 100}, 1.0);  // faster than its decode part alone: bounded below
+  EXPECT_GT(learned.extend_token_us, 0.9 * model().extend_token_us);
+}
+
+}  // namespace
+}  // namespace tailrace
