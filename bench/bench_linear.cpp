@@ -1,5 +1,6 @@
 // The CPU linear layers against their bounds: decode (one row) against the read bandwidth measured here, prefill against
-// the measured rate of the int8 dot-product instruction. Run alone: bench_linear [seconds per figure [threads]]
+// the measured rate of the int8 dot-product instruction. Run alone: bench_linear [seconds per figure [threads [MB of weights used in turn]]]
+#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
@@ -21,15 +22,18 @@ namespace tailrace::cpu {
 namespace {
 
 // As much as the demo model holds: weights are read from where they lie between two tokens.
-constexpr size_t kFootprint = 96 << 20;
+size_t g_footprint = 96 << 20;
 
 struct Free {
   void operator()(void* p) const { std::free(p); }
 };
 using Bytes = std::unique_ptr<uint8_t, Free>;
+// In huge pages, as the CPU device keeps its memory.
 Bytes aligned(size_t bytes) {
-  Bytes p(static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 127) / 64 * 64)));
+  constexpr size_t kHugePage = 2 << 20;
+  Bytes p(static_cast<uint8_t*>(std::aligned_alloc(kHugePage, (bytes + kHugePage) / kHugePage * kHugePage)));
   CHECK(p != nullptr);
+  madvise(p.get(), bytes, MADV_HUGEPAGE);
   return p;
 }
 
@@ -64,21 +68,21 @@ Times measure(const F& body) {
 }
 
 double read_gbps(ThreadPool& pool) {
-  const Bytes data = aligned(kFootprint);
-  std::memset(data.get(), 1, kFootprint);
+  const Bytes data = aligned(g_footprint);
+  std::memset(data.get(), 1, g_footprint);
   constexpr int64_t kPieces = 64;
   std::vector<uint64_t> sums(kPieces * 8);
   const Times times = measure([&] {
     pool.parallel_for(kPieces, [&](int64_t piece, int) {
-      const uint64_t* p = reinterpret_cast<const uint64_t*>(data.get() + kFootprint / kPieces * piece);
+      const uint64_t* p = reinterpret_cast<const uint64_t*>(data.get() + g_footprint / kPieces * piece);
       uint64_t sum[8] = {};
-      for (size_t i = 0; i < kFootprint / kPieces / 8; i += 8) {
+      for (size_t i = 0; i < g_footprint / kPieces / 8; i += 8) {
         for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
       }
       for (int j = 0; j < 8; ++j) sums[piece * 8] += sum[j];
     });
   });
-  return kFootprint / times.best_us / 1e3;
+  return g_footprint / times.best_us / 1e3;
 }
 
 #if defined(__x86_64__)
@@ -111,6 +115,7 @@ struct Copies {
   Bytes data;
   std::vector<Weight> weights;
   size_t bytes = 0;  // of one
+  const Weight* turn(size_t i) const { return &weights[i % weights.size()]; }
 };
 
 Copies make_copies(Format format, int64_t rows, int64_t cols) {
@@ -120,7 +125,7 @@ Copies make_copies(Format format, int64_t rows, int64_t cols) {
   const TensorView view{"w", format, {rows, cols}, stored.data(), stored.size(), false, 0};
   Copies copies;
   copies.bytes = *packed_bytes(view);
-  const size_t n = std::max<size_t>(1, kFootprint / copies.bytes);
+  const size_t n = std::max<size_t>(1, g_footprint / copies.bytes);
   copies.data = aligned(copies.bytes * n);
   CHECK(pack(view, copies.data.get()).ok());
   for (size_t i = 0; i < n; ++i) {
@@ -160,8 +165,7 @@ void bench_shape(ThreadPool& pool, Format format, int64_t rows, int64_t cols, in
   std::vector<float> y(m * rows);
   size_t next = 0;
   const Times times = measure([&] {
-    linear_all(pool, copies.weights[next], input.data.get(), m, y.data());
-    next = (next + 1) % copies.weights.size();
+    linear_all(pool, *copies.turn(next++), input.data.get(), m, y.data());
   });
   const double us = times.best_us, rate = copies.bytes / us / 1e3, operations = 2.0 * m * rows * cols / us / 1e6;
   std::printf("%-5s %6ld x %-5ld M=%-5ld %dT %10.1f us (median %10.1f) %7.1f GB/s %5.1f%%  %7.3f TOPS", format_traits(format).name,
@@ -194,10 +198,10 @@ void bench_demo_step(ThreadPool& pool, int64_t m, double gbps) {
   };
   const Times times = measure([&] {
     for (int layer = 0; layer < kLayers; ++layer) {
-      region({&q.weights[2 * layer], &kv.weights[2 * layer], &kv.weights[2 * layer + 1]}, hidden);
-      region({&q.weights[2 * layer + 1]}, hidden);
-      region({&gate.weights[2 * layer], &gate.weights[2 * layer + 1]}, hidden);
-      region({&down.weights[layer]}, wide);
+      region({q.turn(2 * layer), kv.turn(2 * layer), kv.turn(2 * layer + 1)}, hidden);
+      region({q.turn(2 * layer + 1)}, hidden);
+      region({gate.turn(2 * layer), gate.turn(2 * layer + 1)}, hidden);
+      region({down.turn(layer)}, wide);
     }
     linear_all(pool, head.weights[0], hidden.data.get(), m, y.data());
   });
@@ -233,7 +237,7 @@ void bench_threads(int threads) {
   g_own_time = threads == 1;
   const double gbps = read_gbps(pool), tops = vnni_tops(pool);
   std::printf("\n%d thread(s): read %.1f GB/s over %zu MB, int8 dot products %.2f TOPS\n", threads, gbps,
-              kFootprint >> 20, tops);
+              g_footprint >> 20, tops);
   struct Shape { int64_t rows, cols; };
   for (int64_t m : {1, 8, 512}) {
     for (const Shape s : {Shape{192, 576}, {576, 576}, {1536, 576}, {576, 1536}, {4096, 4096}}) {
@@ -254,6 +258,7 @@ void bench_threads(int threads) {
 int main(int argc, char** argv) {
   if (argc > 1) tailrace::cpu::g_seconds = std::atof(argv[1]);
   std::printf("%s, %s kernels\n", tailrace::cpu::cpu_model().c_str(), tailrace::cpu::isa_name());
+  if (argc > 3) tailrace::cpu::g_footprint = static_cast<size_t>(std::atof(argv[3]) * 1048576);
   if (argc > 2) {
     tailrace::cpu::bench_threads(std::atoi(argv[2]));
   } else {

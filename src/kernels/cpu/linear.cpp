@@ -26,7 +26,6 @@ const LinearKernels& kernels() { return *selected().load(std::memory_order_relax
 size_t input_row_bytes(InputKind kind, int64_t k) {
   switch (kind) {
     case InputKind::kInt8: return int8_row_bytes(k);
-    case InputKind::kBf16: return bf16_row_bytes(k);
     case InputKind::kF32: return f32_row_bytes(k);
   }
   return 0;
@@ -35,8 +34,7 @@ size_t input_row_bytes(InputKind kind, int64_t k) {
 }  // namespace
 
 InputKind input_kind(Format format) {
-  if (format == Format::kBF16) return InputKind::kBf16;
-  return format == Format::kF32 || format == Format::kF16 ? InputKind::kF32 : InputKind::kInt8;
+  return scheme(format).bits == 0 ? InputKind::kF32 : InputKind::kInt8;
 }
 
 size_t input_bytes(InputKind kind, int64_t m, int64_t k) { return static_cast<size_t>(m) * input_row_bytes(kind, k); }
@@ -48,10 +46,11 @@ void prepare_input(InputKind kind, const float* x, int64_t x_stride, int64_t row
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* src = x + row * x_stride;
     uint8_t* dst = static_cast<uint8_t*>(input) + row_bytes * row;
-    switch (kind) {
-      case InputKind::kInt8: kernels().quantise_row(src, k, reinterpret_cast<InputBlock*>(dst)); break;
-      case InputKind::kBf16: kernels().bf16_row(src, k, reinterpret_cast<uint16_t*>(dst)); break;
-      case InputKind::kF32: std::memcpy(dst, src, sizeof(float) * k); break;
+    if (kind == InputKind::kInt8) {
+      kernels().quantise_row(src, k, reinterpret_cast<InputBlock*>(dst));
+    } else {
+      std::memcpy(dst, src, sizeof(float) * k);
+      std::memset(dst + sizeof(float) * k, 0, sizeof(float));
     }
   }
 }

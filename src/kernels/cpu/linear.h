@@ -15,8 +15,7 @@ namespace tailrace::cpu {
 // The form of the activations that a weight format multiplies.
 enum class InputKind : uint8_t {
   kInt8,  // quantised formats: blocks of 32 int8 with fp32 scale and block sums
-  kBf16,  // BF16: activations rounded to bf16, fp32 sums
-  kF32,   // F16 and F32
+  kF32,   // F32, F16 and BF16
 };
 InputKind input_kind(Format format);
 

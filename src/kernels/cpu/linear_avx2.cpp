@@ -16,7 +16,6 @@ struct Avx2 {
   struct V { __m256 a, b; };
   struct I { __m256i a, b; };
   using W = I;
-  struct Dense { V v; };
 
   static V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static V set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -72,12 +71,12 @@ struct Avx2 {
   }
 
   template <int Bits>
-  static void unpack_8(const uint8_t* codes, int at, __m256i (&w)[kGroups]) {
+  static void unpack_8(const uint8_t* codes, int at, __m256i (&w)[kQuads]) {
     const auto load = [codes, at](int vector) {
       return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + vector * kVector + at));
     };
     const __m256i low = _mm256_set1_epi8(15);
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < kQuads; ++g) {
       if constexpr (Bits == 8) {
         w[g] = load(g);
         continue;
@@ -93,12 +92,12 @@ struct Avx2 {
     }
   }
   template <int Bits>
-  static void unpack(const uint8_t* codes, W (&w)[kGroups]) {
-    __m256i a[kGroups], b[kGroups];
+  static void unpack(const uint8_t* codes, W (&w)[kQuads]) {
+    __m256i a[kQuads], b[kQuads];
     unpack_8<Bits>(codes, 0, a);
     unpack_8<Bits>(codes, 32, b);
     TAILRACE_UNROLL
-    for (int g = 0; g < kGroups; ++g) w[g] = {a[g], b[g]};
+    for (int g = 0; g < kQuads; ++g) w[g] = {a[g], b[g]};
   }
   static W load_codes(const uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
@@ -108,21 +107,13 @@ struct Avx2 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), w.a);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), w.b);
   }
-  static void prefetch(const uint8_t* p) {
-    for (int i = 0; i < 4; ++i) _mm_prefetch(reinterpret_cast<const char*>(p + 64 * i), _MM_HINT_T0);
-  }
+  static void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
-  static Dense load_bf16(const uint8_t* p) { return {load(reinterpret_cast<const float*>(p))}; }
-  static __m256 dot_bf16_8(__m256 acc, __m256 w, __m256i x) {
-    const __m256i weights = _mm256_castps_si256(w), odd = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-    acc = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(weights, 16)),
-                          _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), acc);
-    return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(weights, odd)),
-                           _mm256_castsi256_ps(_mm256_and_si256(x, odd)), acc);
-  }
-  static V dot_bf16(V acc, Dense w, uint32_t pair) {
-    const __m256i x = _mm256_set1_epi32(static_cast<int>(pair));
-    return {dot_bf16_8(acc.a, w.v.a, x), dot_bf16_8(acc.b, w.v.b, x)};
+  static void load_bf16_pairs(const uint8_t* p, V (&w)[2]) {
+    const W pairs = load_codes(p);
+    const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+    w[0] = {_mm256_castsi256_ps(_mm256_slli_epi32(pairs.a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(pairs.b, 16))};
+    w[1] = {_mm256_castsi256_ps(_mm256_and_si256(pairs.a, odd)), _mm256_castsi256_ps(_mm256_and_si256(pairs.b, odd))};
   }
 };
 
@@ -173,7 +164,7 @@ void quantise_row(const float* x, int64_t k, InputBlock* out) {
 const LinearKernels* avx2_kernels() {
   static const bool can_run =
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  static constexpr LinearKernels kernels = {"avx2", isa_linear<Avx2>, quantise_row, bf16_row};
+  static constexpr LinearKernels kernels = {"avx2", isa_linear<Avx2>, quantise_row};
   return can_run ? &kernels : nullptr;
 }
 

@@ -6,58 +6,43 @@
 namespace tailrace::cpu {
 namespace {
 
-// Bytes of a tile's and of an activation row's one step along K: one k, or a pair for BF16.
+// Steps along K: one k, or a pair for BF16.
 template <Format F>
-constexpr size_t kWeightStep = F == Format::kF16 ? 2 * kTile : 4 * kTile;
-constexpr size_t kInputStep = 4;
-
+constexpr int kStep = F == Format::kBF16 ? 2 : 1;
 template <Format F>
-constexpr int64_t dense_steps(int64_t cols) {
-  return F == Format::kBF16 ? (cols + 1) / 2 : cols;
-}
+constexpr size_t kStepBytes = F == Format::kF16 ? 2 * kTile : 4 * kTile;
 
 template <class Isa, Format F>
-inline typename Isa::V dense_step(typename Isa::V acc, typename Isa::Dense w, const uint8_t* x) {
-  if constexpr (F == Format::kBF16) {
-    uint32_t pair;
-    __builtin_memcpy(&pair, x, 4);
-    return Isa::dot_bf16(acc, w, pair);
-  } else {
-    float value;
-    __builtin_memcpy(&value, x, 4);
-    return Isa::fma(w.v, Isa::set1(value), acc);
-  }
-}
-
-template <class Isa, Format F>
-inline typename Isa::Dense load_dense(const uint8_t* w) {
-  if constexpr (F == Format::kBF16) return Isa::load_bf16(w);
-  typename Isa::Dense dense;
-  if constexpr (F == Format::kF16) dense.v = Isa::load_half(w);
-  if constexpr (F == Format::kF32) dense.v = Isa::load(reinterpret_cast<const float*>(w));
-  return dense;
+inline void load_dense(const uint8_t* p, typename Isa::V (&w)[kStep<F>]) {
+  if constexpr (F == Format::kBF16) Isa::load_bf16_pairs(p, w);
+  if constexpr (F == Format::kF16) w[0] = Isa::load_half(p);
+  if constexpr (F == Format::kF32) w[0] = Isa::load(reinterpret_cast<const float*>(p));
 }
 
 template <class Isa, Format F, int T, int R>
 void dense_rows(const LinearTask& task, int64_t tile, int64_t row) {
   const size_t stride = tile_bytes(F, task.cols);
-  const size_t x_stride = F == Format::kBF16 ? bf16_row_bytes(task.cols) : f32_row_bytes(task.cols);
+  const int64_t x_stride = static_cast<int64_t>(f32_row_bytes(task.cols) / sizeof(float));
   const uint8_t* w = task.data + stride * tile;
-  const uint8_t* x = static_cast<const uint8_t*>(task.input) + x_stride * row;
+  const float* x = static_cast<const float*>(task.input) + x_stride * row;
   typename Isa::V acc[T][R];
   TAILRACE_UNROLL
   for (int t = 0; t < T; ++t) {
     TAILRACE_UNROLL
     for (int r = 0; r < R; ++r) acc[t][r] = Isa::zero();
   }
-  for (int64_t k = dense_steps<F>(task.cols); k > 0; --k, w += kWeightStep<F>, x += kInputStep) {
-    typename Isa::Dense weights[T];
+  for (int64_t k = 0; k < task.cols; k += kStep<F>, w += kStepBytes<F>, x += kStep<F>) {
+    typename Isa::V weights[T][kStep<F>];
     TAILRACE_UNROLL
-    for (int t = 0; t < T; ++t) weights[t] = load_dense<Isa, F>(w + stride * t);
+    for (int t = 0; t < T; ++t) load_dense<Isa, F>(w + stride * t, weights[t]);
     TAILRACE_UNROLL
-    for (int r = 0; r < R; ++r) {
+    for (int s = 0; s < kStep<F>; ++s) {
       TAILRACE_UNROLL
-      for (int t = 0; t < T; ++t) acc[t][r] = dense_step<Isa, F>(acc[t][r], weights[t], x + x_stride * r);
+      for (int r = 0; r < R; ++r) {
+        const typename Isa::V input = Isa::set1(x[x_stride * r + s]);
+        TAILRACE_UNROLL
+        for (int t = 0; t < T; ++t) acc[t][r] = Isa::fma(weights[t][s], input, acc[t][r]);
+      }
     }
   }
   TAILRACE_UNROLL
@@ -121,19 +106,6 @@ void isa_linear(const LinearTask& task) {
 
 // Below this a block of activations counts as zero: 127 / max must not overflow.
 constexpr float kSmallestInput = 1e-30f;
-
-// Nearest even; a NaN stays one.
-inline uint16_t round_to_bf16(float x) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &x, 4);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
-inline void bf16_row(const float* x, int64_t k, uint16_t* out) {
-  for (int64_t i = 0; i < k; ++i) out[i] = round_to_bf16(x[i]);
-  if (k % 2 != 0) out[k] = 0;
-}
 
 // The codes are written already: d and what follows from it and from the sums of the codes' halves.
 inline void finish_input_block(float d, int32_t low, int32_t high, InputBlock& block) {

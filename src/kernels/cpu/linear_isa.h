@@ -23,8 +23,7 @@ struct LinearTask {
 struct LinearKernels {
   const char* name;
   void (*linear)(const LinearTask& task);
-  void (*quantise_row)(const float* x, int64_t k, InputBlock* out);   // k a multiple of 32
-  void (*bf16_row)(const float* x, int64_t k, uint16_t* out);         // an odd k is padded with zero
+  void (*quantise_row)(const float* x, int64_t k, InputBlock* out);  // k a multiple of 32
 };
 
 // Null where the kernels are not built in or the machine cannot run them.

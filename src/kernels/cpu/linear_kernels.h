@@ -2,7 +2,7 @@
 // Each output is accumulated over k in one fixed order, whatever the number of rows and tiles computed together:
 //   quantised, per block:  sum = start + codes . q (exact int32);  acc = fma(sum, d_w * d_x, acc)
 //                          with a minimum: acc = fma(m_w, d_x * sum(q), acc);  Q6_K: one fma per half block
-//   dense: acc = fma(w, x, acc) per k (BF16: per pair of k)
+//   dense: acc = fma(w, x, acc) per k
 // Few activation rows ("direct"): codes are unpacked in registers, each weight byte is read once; bound by memory.
 // Many ("panel"): a chunk of K of kPanelTiles tiles is unpacked to L1, then multiplied with kPanelRows rows at a time;
 // bound by the dot-product units: 8 dot products and 3-4 float operations per block and 16 outputs.
@@ -18,7 +18,7 @@
 namespace tailrace::cpu {
 namespace {
 
-constexpr int kChunkBlocks = 24;             // K of a panel: with two tiles 30 KB, within L1
+constexpr int kChunkBlocks = 3 * kGroupBlocks;  // K of a panel: with two tiles 30 KB, within L1
 constexpr int64_t kInputBytesInL2 = 1 << 20;  // activations that are swept once per tile
 
 enum class Algebra { kOffset, kMin, kHalves };
@@ -30,7 +30,7 @@ constexpr Algebra algebra(Format format) {
 }
 
 struct Panel {
-  alignas(64) uint8_t codes[kChunkBlocks][kGroups][kVector];
+  alignas(64) uint8_t codes[kChunkBlocks][kQuads][kVector];
   alignas(64) float d[kChunkBlocks][kTile];
   alignas(64) float m[kChunkBlocks][kTile];  // the minimum; Q6_K: d of the second half
 };
@@ -47,86 +47,73 @@ inline int32_t load_4(const int8_t* q) {
   return bytes;
 }
 
+// The scales of block i of a group; m only where the format has one.
 template <class Isa, Format F>
-inline void load_scales(const uint8_t* scales, int64_t b, typename Isa::V& d, typename Isa::V& m) {
+inline void load_scales(const uint8_t* scales, int i, typename Isa::V& d, typename Isa::V& m) {
   constexpr Scales kind = scheme(F).scales;
   if constexpr (kind == Scales::kD) {
-    d = Isa::load_half(scales + b * 2 * kTile);
+    d = Isa::load_half(scales + i * 2 * kTile);
   } else if constexpr (kind == Scales::kDM) {
-    d = Isa::load_half(scales + b * 4 * kTile);
-    m = Isa::load_half(scales + b * 4 * kTile + 2 * kTile);
+    d = Isa::load_half(scales + i * 4 * kTile);
+    m = Isa::load_half(scales + i * 4 * kTile + 2 * kTile);
   } else if constexpr (kind == Scales::kSuperDM) {
-    const uint8_t* super = scales + b / kSuperBlocks * kSuperDMBytes;
-    const uint8_t* sub = super + 4 * kTile + b % kSuperBlocks * 2 * kTile;
-    d = Isa::mul(Isa::load_half(super), Isa::load_u8(sub));
-    m = Isa::mul(Isa::load_half(super + 2 * kTile), Isa::sub(Isa::zero(), Isa::load_u8(sub + kTile)));
+    const uint8_t* sub = scales + 4 * kTile + i * 2 * kTile;
+    d = Isa::mul(Isa::load_half(scales), Isa::load_u8(sub));
+    m = Isa::mul(Isa::load_half(scales + 2 * kTile), Isa::sub(Isa::zero(), Isa::load_u8(sub + kTile)));
   } else {
-    const uint8_t* super = scales + b / kSuperBlocks * kSuperD16Bytes;
-    const uint8_t* sub = super + 2 * kTile + b % kSuperBlocks * 2 * kTile;
-    const typename Isa::V all = Isa::load_half(super);
+    const uint8_t* sub = scales + 2 * kTile + i * 2 * kTile;
+    const typename Isa::V all = Isa::load_half(scales);
     d = Isa::mul(all, Isa::load_s8(sub));
     m = Isa::mul(all, Isa::load_s8(sub + kTile));
   }
 }
 
-// One block's contribution of one tile to one row; w(g) yields the codes of group g.
-template <class Isa, Format F>
-inline typename Isa::V finish_block(typename Isa::I sum, typename Isa::I second_half, typename Isa::V d,
-                                    typename Isa::V m, const InputBlock& x, typename Isa::V acc) {
-  acc = Isa::fma(Isa::to_float(sum), Isa::mul(d, Isa::set1(x.d)), acc);
-  if constexpr (algebra(F) == Algebra::kMin) acc = Isa::fma(m, Isa::set1(x.d_sum), acc);
-  if constexpr (algebra(F) == Algebra::kHalves) {
-    acc = Isa::fma(Isa::to_float(second_half), Isa::mul(m, Isa::set1(x.d)), acc);
-  }
-  return acc;
-}
-
-// sums[t][r] over the groups [Begin, End) of one block.
-template <class Isa, Format F, int T, int R, int Begin, int End, class Codes>
-inline void dot_groups(typename Isa::I (&sums)[T][R], const Codes& codes, const InputBlock* const (&x)[R]) {
-  TAILRACE_UNROLL
-  for (int g = Begin; g < End; ++g) {
-    typename Isa::W w[T];
-    TAILRACE_UNROLL
-    for (int t = 0; t < T; ++t) w[t] = codes(t, g);
-    TAILRACE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const int32_t q = load_4(x[r]->q + 4 * g);
-      TAILRACE_UNROLL
-      for (int t = 0; t < T; ++t) sums[t][r] = Isa::template dot<scheme(F).bits>(sums[t][r], w[t], q);
-    }
-  }
-}
-
-// One block of T tiles times R rows, accumulated into acc.
-template <class Isa, Format F, int T, int R, class Codes>
-inline void multiply_block(const Codes& codes, const typename Isa::V (&d)[T], const typename Isa::V (&m)[T],
-                           const InputBlock* const (&x)[R], typename Isa::V (&acc)[T][R]) {
-  typename Isa::I sums[T][R], halves[T][R];
-  constexpr bool kTwo = algebra(F) == Algebra::kHalves;
+// acc[t][r] += scale[t] * x[r].d * sum over the quads [Begin, End) of one block, the sums starting at start(r).
+template <class Isa, Format F, int Begin, int End, int T, int R, class Codes, class Start>
+inline void add_products(const Codes& codes, const Start& start, const typename Isa::V (&scale)[T],
+                         const InputBlock* const (&x)[R], typename Isa::V (&acc)[T][R]) {
+  typename Isa::I sums[T][R];
   TAILRACE_UNROLL
   for (int r = 0; r < R; ++r) {
     TAILRACE_UNROLL
-    for (int t = 0; t < T; ++t) sums[t][r] = Isa::set1_int(kTwo ? x[r]->minus_32[0] : sum_start<F>(*x[r]));
+    for (int t = 0; t < T; ++t) sums[t][r] = Isa::set1_int(start(*x[r]));
   }
-  dot_groups<Isa, F, T, R, 0, kTwo ? kGroups / 2 : kGroups>(sums, codes, x);
-  if constexpr (kTwo) {
+  TAILRACE_UNROLL
+  for (int q = Begin; q < End; ++q) {
+    typename Isa::W w[T];
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) w[t] = codes(t, q);
     TAILRACE_UNROLL
     for (int r = 0; r < R; ++r) {
+      const int32_t inputs = load_4(x[r]->q + 4 * q);
       TAILRACE_UNROLL
-      for (int t = 0; t < T; ++t) halves[t][r] = Isa::set1_int(x[r]->minus_32[1]);
+      for (int t = 0; t < T; ++t) sums[t][r] = Isa::template dot<scheme(F).bits>(sums[t][r], w[t], inputs);
     }
-    dot_groups<Isa, F, T, R, kGroups / 2, kGroups>(halves, codes, x);
   }
   TAILRACE_UNROLL
   for (int r = 0; r < R; ++r) {
     TAILRACE_UNROLL
     for (int t = 0; t < T; ++t) {
-      if constexpr (kTwo) {
-        acc[t][r] = finish_block<Isa, F>(sums[t][r], halves[t][r], d[t], m[t], *x[r], acc[t][r]);
-      } else {
-        acc[t][r] = finish_block<Isa, F>(sums[t][r], sums[t][r], d[t], m[t], *x[r], acc[t][r]);
-      }
+      acc[t][r] = Isa::fma(Isa::to_float(sums[t][r]), Isa::mul(scale[t], Isa::set1(x[r]->d)), acc[t][r]);
+    }
+  }
+}
+
+// One block of T tiles times R rows, accumulated into acc; codes(t, q) yields a code vector.
+template <class Isa, Format F, int T, int R, class Codes>
+inline void multiply_block(const Codes& codes, const typename Isa::V (&d)[T], const typename Isa::V (&m)[T],
+                           const InputBlock* const (&x)[R], typename Isa::V (&acc)[T][R]) {
+  if constexpr (algebra(F) == Algebra::kHalves) {
+    add_products<Isa, F, 0, kQuads / 2>(codes, [](const InputBlock& b) { return b.minus_32[0]; }, d, x, acc);
+    add_products<Isa, F, kQuads / 2, kQuads>(codes, [](const InputBlock& b) { return b.minus_32[1]; }, m, x, acc);
+    return;
+  }
+  add_products<Isa, F, 0, kQuads>(codes, [](const InputBlock& b) { return sum_start<F>(b); }, d, x, acc);
+  if constexpr (algebra(F) == Algebra::kMin) {
+    TAILRACE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      TAILRACE_UNROLL
+      for (int t = 0; t < T; ++t) acc[t][r] = Isa::fma(m[t], Isa::set1(x[r]->d_sum), acc[t][r]);
     }
   }
 }
@@ -142,30 +129,46 @@ inline typename Isa::V add_bias(const LinearTask& task, int64_t tile, typename I
   return Isa::add(acc, Isa::load_n(task.bias + tile * kTile, rows_of_tile(task, tile)));
 }
 
+// Prefetches one block's bytes a fixed distance ahead in the stream of tiles, at most up to its end.
+template <class Isa, Format F>
+inline void prefetch_ahead(const uint8_t* block, const uint8_t* end) {
+  if constexpr (Isa::kPrefetchBytes > 0) {
+    constexpr size_t bytes = group_bytes(F, kGroupBlocks) / kGroupBlocks;
+    const uint8_t* ahead = block + Isa::kPrefetchBytes;
+    if (ahead > end - bytes) ahead = end - bytes;
+    TAILRACE_UNROLL
+    for (size_t at = 0; at < bytes; at += 64) Isa::prefetch(ahead + at);
+  }
+}
+
 template <class Isa, Format F, int R>
 void direct_rows(const LinearTask& task) {
   constexpr int kBits = scheme(F).bits;
   const int64_t blocks = task.cols / kBlock;
   const size_t stride = tile_bytes(F, task.cols);
+  const uint8_t* end = task.data + stride * task.tile_end;
   for (int64_t tile = task.tile_begin; tile < task.tile_end; ++tile) {
     const uint8_t* codes = task.data + stride * tile;
-    const uint8_t* scales = codes + code_bytes(kBits) * blocks;
+    const InputBlock* input = static_cast<const InputBlock*>(task.input);
     typename Isa::V acc[1][R], d[1], m[1];
     TAILRACE_UNROLL
     for (int r = 0; r < R; ++r) acc[0][r] = Isa::zero();
     m[0] = Isa::zero();
-    for (int64_t b = 0; b < blocks; ++b) {
-      const InputBlock* x[R];
-      TAILRACE_UNROLL
-      for (int r = 0; r < R; ++r) x[r] = static_cast<const InputBlock*>(task.input) + r * blocks + b;
-      Isa::prefetch(codes + Isa::kPrefetchBytes);
-      typename Isa::W w[kGroups];
-      Isa::template unpack<kBits>(codes, w);
-      codes += code_bytes(kBits);
-      load_scales<Isa, F>(scales, b, d[0], m[0]);
-      multiply_block<Isa, F, 1, R>([&w](int, int g) { return w[g]; }, d, m, x, acc);
+    for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {
+      const int count = blocks_of_group(blocks, group);
+      const uint8_t* scales = codes + code_bytes(kBits) * count;
+      for (int i = 0; i < count; ++i, codes += code_bytes(kBits), ++input) {
+        prefetch_ahead<Isa, F>(codes + i * scale_bytes(scheme(F).scales, kGroupBlocks) / kGroupBlocks, end);
+        const InputBlock* x[R];
+        TAILRACE_UNROLL
+        for (int r = 0; r < R; ++r) x[r] = input + r * blocks;
+        typename Isa::W w[kQuads];
+        Isa::template unpack<kBits>(codes, w);
+        load_scales<Isa, F>(scales, i, d[0], m[0]);
+        multiply_block<Isa, F, 1, R>([&w](int, int q) { return w[q]; }, d, m, x, acc);
+      }
+      codes = scales + scale_bytes(scheme(F).scales, count);
     }
-    TAILRACE_UNROLL
     for (int r = 0; r < R; ++r) {
       Isa::store_n(task.y + r * task.y_stride + tile * kTile, add_bias<Isa>(task, tile, acc[0][r]),
                    rows_of_tile(task, tile));
@@ -173,20 +176,25 @@ void direct_rows(const LinearTask& task) {
   }
 }
 
+// Blocks [begin, begin + count) of a tile; begin is a group's first.
 template <class Isa, Format F>
 void unpack_panel(const uint8_t* tile, int64_t blocks, int64_t begin, int count, Panel& panel) {
   constexpr int kBits = scheme(F).bits;
-  const uint8_t* codes = tile + code_bytes(kBits) * begin;
-  const uint8_t* scales = tile + code_bytes(kBits) * blocks;
-  for (int b = 0; b < count; ++b, codes += code_bytes(kBits)) {
-    typename Isa::W w[kGroups];
-    Isa::template unpack<kBits>(codes, w);
-    TAILRACE_UNROLL
-    for (int g = 0; g < kGroups; ++g) Isa::store_codes(panel.codes[b][g], w[g]);
-    typename Isa::V d, m = Isa::zero();
-    load_scales<Isa, F>(scales, begin + b, d, m);
-    Isa::store(panel.d[b], d);
-    if constexpr (algebra(F) != Algebra::kOffset) Isa::store(panel.m[b], m);
+  const uint8_t* codes = tile + group_bytes(F, kGroupBlocks) * (begin / kGroupBlocks);
+  for (int b = 0; b < count;) {
+    const int in_group = blocks_of_group(blocks, (begin + b) / kGroupBlocks);
+    const uint8_t* scales = codes + code_bytes(kBits) * in_group;
+    for (int i = 0; i < in_group; ++i, ++b, codes += code_bytes(kBits)) {
+      typename Isa::W w[kQuads];
+      Isa::template unpack<kBits>(codes, w);
+      TAILRACE_UNROLL
+      for (int q = 0; q < kQuads; ++q) Isa::store_codes(panel.codes[b][q], w[q]);
+      typename Isa::V d, m = Isa::zero();
+      load_scales<Isa, F>(scales, i, d, m);
+      Isa::store(panel.d[b], d);
+      if constexpr (algebra(F) != Algebra::kOffset) Isa::store(panel.m[b], m);
+    }
+    codes = scales + scale_bytes(scheme(F).scales, in_group);
   }
 }
 
@@ -220,7 +228,7 @@ void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& sp
       d[t] = Isa::load(panels[t].d[b]);
       m[t] = algebra(F) == Algebra::kOffset ? Isa::zero() : Isa::load(panels[t].m[b]);
     }
-    multiply_block<Isa, F, T, R>([&](int t, int g) { return Isa::load_codes(panels[t].codes[b][g]); }, d, m, x, acc);
+    multiply_block<Isa, F, T, R>([&](int t, int q) { return Isa::load_codes(panels[t].codes[b][q]); }, d, m, x, acc);
   }
   const bool last = span.begin + span.count == blocks;
   TAILRACE_UNROLL

@@ -1,7 +1,8 @@
 // The packed layout of a weight and of the activations it multiplies: shared by packer and kernels of every ISA.
-// A weight is a sequence of tiles of 16 rows, row r of a tile being lane r. A quantised tile holds first the codes of all
-// 32-blocks of K, then their scales; codes are unsigned (value = d * (code - offset), or d * code + m) and lie so that one
-// 64-byte vector is 16 rows x 4 consecutive k. All names have internal linkage: each ISA compiles its own copies.
+// A weight is a sequence of tiles of 16 rows, row r of a tile being lane r. A quantised tile is a sequence of groups of up to
+// 8 blocks of 32 k: the codes of the group's blocks, then their scales, so that a tile is one ascending stream. Codes are
+// unsigned (value = d * (code - offset), or d * code + m) and lie so that one 64-byte vector is 16 rows x 4 consecutive k.
+// All names have internal linkage: each ISA compiles its own copies.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +26,16 @@ namespace {
 
 constexpr int kTile = 16;        // rows
 constexpr int kBlock = 32;       // k of one InputBlock
-constexpr int kGroups = 8;       // of 4 k in a block
+constexpr int kQuads = 8;        // groups of 4 k in a block
 constexpr int kVector = 64;      // bytes of 16 rows x 4 k
-constexpr int kSuperBlocks = 8;  // blocks of a K-quant's super-block
+constexpr int kGroupBlocks = 8;  // blocks of a group; a K-quant's super-block is one group
 
+// The scales of a group.
 enum class Scales : uint8_t {
   kD,         // per block: half d[16]
   kDM,        // per block: half d[16], m[16]
-  kSuperDM,   // per super-block: half d[16], dmin[16], then 8 x (uint8 scale[16], min[16]); m = -dmin * min
-  kSuperD16,  // per super-block: half d[16], then 16 x int8 scale[16], one per 16 k
+  kSuperDM,   // half d[16], dmin[16], then 8 x (uint8 scale[16], min[16]); m = -dmin * min
+  kSuperD16,  // half d[16], then 16 x int8 scale[16], one per 16 k, then 32 bytes of padding
   kNone,
 };
 
@@ -59,24 +61,31 @@ constexpr Scheme scheme(Format format) {
 
 constexpr size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Bytes of the codes of one block of a tile. 8 bits: vector g holds k 4g..4g+3. Fewer: vector j < 4 holds the low nibbles
-// of group j in its low and of group j + 4 in its high nibbles; 5 bits: then a vector whose bit g is group g's fifth bit;
-// 6 bits: then two vectors whose bits 2g, 2g+1 are the top bits of group g and g + 4.
+// Bytes of the codes of one block of a tile. 8 bits: vector q holds k 4q..4q+3. Fewer: vector j < 4 holds the low nibbles
+// of quad j in its low and of quad j + 4 in its high nibbles; 5 bits: then a vector whose bit q is quad q's fifth bit;
+// 6 bits: then two vectors whose bits 2q, 2q+1 are the top bits of quad q and q + 4.
 constexpr size_t code_bytes(int bits) { return static_cast<size_t>(kVector) * bits; }
 
-constexpr size_t kSuperDMBytes = 2 * 2 * kTile + 2 * kSuperBlocks * kTile;
-constexpr size_t kSuperD16Bytes = 2 * kTile + 2 * kSuperBlocks * kTile;
-
 constexpr size_t scale_bytes(Scales scales, int64_t blocks) {
-  const size_t n = static_cast<size_t>(blocks);
   switch (scales) {
-    case Scales::kD: return n * 2 * kTile;
-    case Scales::kDM: return n * 4 * kTile;
-    case Scales::kSuperDM: return n / kSuperBlocks * kSuperDMBytes;
-    case Scales::kSuperD16: return n / kSuperBlocks * kSuperD16Bytes;
+    case Scales::kD: return static_cast<size_t>(blocks) * 2 * kTile;
+    case Scales::kDM: return static_cast<size_t>(blocks) * 4 * kTile;
+    case Scales::kSuperDM:
+    case Scales::kSuperD16: return (4 + 2 * kGroupBlocks) * kTile;
     case Scales::kNone: return 0;
   }
   return 0;
+}
+
+// Bytes of a group of `blocks` blocks.
+constexpr size_t group_bytes(Format format, int64_t blocks) {
+  const Scheme s = scheme(format);
+  return code_bytes(s.bits) * static_cast<size_t>(blocks) + scale_bytes(s.scales, blocks);
+}
+
+constexpr int blocks_of_group(int64_t blocks, int64_t group) {
+  const int64_t left = blocks - group * kGroupBlocks;
+  return left < kGroupBlocks ? static_cast<int>(left) : kGroupBlocks;
 }
 
 // Dense tiles: F32, F16 [k][16 rows]; BF16 [k / 2][16 rows][2], an odd last k padded with zero.
@@ -85,16 +94,16 @@ constexpr size_t tile_bytes(Format format, int64_t cols) {
   if (format == Format::kF32) return k * 4 * kTile;
   if (format == Format::kF16) return round_up_64(k * 2 * kTile);
   if (format == Format::kBF16) return (k + 1) / 2 * 4 * kTile;
-  const Scheme s = scheme(format);
-  return round_up_64(code_bytes(s.bits) * (k / kBlock) + scale_bytes(s.scales, cols / kBlock));
+  const int64_t groups = cols / kBlock / kGroupBlocks, rest = cols / kBlock % kGroupBlocks;
+  return group_bytes(format, kGroupBlocks) * static_cast<size_t>(groups) +
+         (rest > 0 ? round_up_64(group_bytes(format, rest)) : 0);
 }
 
 constexpr int64_t num_tiles(int64_t rows) { return (rows + kTile - 1) / kTile; }
 
 // Bytes from one row of prepared activations to the next.
 constexpr size_t int8_row_bytes(int64_t k) { return static_cast<size_t>(k / kBlock) * sizeof(InputBlock); }
-constexpr size_t bf16_row_bytes(int64_t k) { return round_up_64(static_cast<size_t>(k) * 2 + 2); }
-constexpr size_t f32_row_bytes(int64_t k) { return round_up_64(static_cast<size_t>(k) * 4); }
+constexpr size_t f32_row_bytes(int64_t k) { return round_up_64(static_cast<size_t>(k) * 4 + 4); }  // and a pad for BF16
 
 }  // namespace
 }  // namespace tailrace::cpu

@@ -47,8 +47,8 @@ void put(uint8_t* dst, int lane, const uint8_t* half) { std::memcpy(dst + 2 * la
 // The codes of 32-block `b` of a stored row, unsigned, in the order of k.
 void read_codes(Format format, const uint8_t* row, int64_t b, uint8_t (&code)[kBlock]) {
   const uint8_t* block = row + b * format_traits(format).block_bytes;
-  const uint8_t* super = row + b / kSuperBlocks * format_traits(format).block_bytes;
-  const int sub = static_cast<int>(b % kSuperBlocks);
+  const uint8_t* super = row + b / kGroupBlocks * format_traits(format).block_bytes;
+  const int sub = static_cast<int>(b % kGroupBlocks);
   const auto nibbles = [&code](const uint8_t* q) {
     for (int i = 0; i < kBlock / 2; ++i) {
       code[i] = q[i] & 15;
@@ -85,7 +85,7 @@ void read_codes(Format format, const uint8_t* row, int64_t b, uint8_t (&code)[kB
 // Writes a block's codes into one lane of its tile.
 void place_codes(int bits, const uint8_t (&code)[kBlock], int lane, uint8_t* tile_block) {
   uint8_t packed[kBlock];
-  const int nibble_vectors = bits == 8 ? kGroups : kGroups / 2;
+  const int nibble_vectors = bits == 8 ? kQuads : kQuads / 2;
   if (bits == 8) {
     std::memcpy(packed, code, kBlock);
   } else {
@@ -114,30 +114,26 @@ void read_scale_and_min(const uint8_t* q, int sub, uint8_t* scale, uint8_t* min)
   }
 }
 
-void place_scales(Format format, const uint8_t* row, int64_t blocks, int lane, uint8_t* scales) {
-  const size_t block_bytes = format_traits(format).block_bytes;
+// One lane's scales of a group of `count` blocks, from the stored blocks (a K-quant's group is one stored block).
+void place_scales(Format format, const uint8_t* stored, int count, int lane, uint8_t* scales) {
   const Scales kind = scheme(format).scales;
-  const int64_t stored_blocks = blocks * kBlock / format_traits(format).block_elems;
-  for (int64_t s = 0; s < stored_blocks; ++s) {
-    const uint8_t* block = row + s * block_bytes;
-    if (kind == Scales::kD) {
-      put(scales + s * 2 * kTile, lane, block);
-    } else if (kind == Scales::kDM) {
-      put(scales + s * 4 * kTile, lane, block);
-      put(scales + s * 4 * kTile + 2 * kTile, lane, block + 2);
-    } else if (kind == Scales::kSuperDM) {
-      uint8_t* super = scales + s * kSuperDMBytes;
-      put(super, lane, block);
-      put(super + 2 * kTile, lane, block + 2);
-      for (int sub = 0; sub < kSuperBlocks; ++sub) {
-        uint8_t* pair = super + 4 * kTile + sub * 2 * kTile + lane;
-        read_scale_and_min(block + 4, sub, pair, pair + kTile);
-      }
-    } else {
-      uint8_t* super = scales + s * kSuperD16Bytes;
-      put(super, lane, block + 208);
-      for (int sub = 0; sub < 2 * kSuperBlocks; ++sub) super[2 * kTile + sub * kTile + lane] = block[192 + sub];
+  if (kind == Scales::kSuperDM) {
+    put(scales, lane, stored);
+    put(scales + 2 * kTile, lane, stored + 2);
+    for (int sub = 0; sub < kGroupBlocks; ++sub) {
+      uint8_t* pair = scales + 4 * kTile + sub * 2 * kTile + lane;
+      read_scale_and_min(stored + 4, sub, pair, pair + kTile);
     }
+    return;
+  }
+  if (kind == Scales::kSuperD16) {
+    put(scales, lane, stored + 208);
+    for (int sub = 0; sub < 2 * kGroupBlocks; ++sub) scales[2 * kTile + sub * kTile + lane] = stored[192 + sub];
+    return;
+  }
+  const int halves = kind == Scales::kDM ? 2 : 1;
+  for (int i = 0; i < count; ++i, stored += format_traits(format).block_bytes) {
+    for (int h = 0; h < halves; ++h) put(scales + (i * halves + h) * 2 * kTile, lane, stored + 2 * h);
   }
 }
 
@@ -147,6 +143,18 @@ void place_dense(Format format, const uint8_t* row, int64_t cols, int lane, uint
   for (int64_t k = 0; k < cols; ++k) {
     std::memcpy(tile + ((k / pair * kTile + lane) * pair + k % pair) * size, row + k * size, size);
   }
+}
+
+void pack_group(Format format, const uint8_t* row, int64_t group, int count, int lane, uint8_t* tile) {
+  const int bits = scheme(format).bits;
+  const int elems = format_traits(format).block_elems, bytes = format_traits(format).block_bytes;
+  uint8_t* out = tile + group_bytes(format, kGroupBlocks) * group;
+  uint8_t code[kBlock];
+  for (int i = 0; i < count; ++i, out += code_bytes(bits)) {
+    read_codes(format, row, group * kGroupBlocks + i, code);
+    place_codes(bits, code, lane, out);
+  }
+  place_scales(format, row + group * (kGroupBlocks * kBlock / elems) * bytes, count, lane, out);
 }
 
 float read_half(const uint8_t* p, int lane) {
@@ -161,26 +169,23 @@ struct LaneScales {
   float m;
 };
 
-LaneScales lane_scales(Scales kind, const uint8_t* scales, int64_t b, int lane) {
+// Block i of a group.
+LaneScales lane_scales(Scales kind, const uint8_t* scales, int i, int lane) {
   if (kind == Scales::kD) {
-    const float d = read_half(scales + b * 2 * kTile, lane);
+    const float d = read_half(scales + i * 2 * kTile, lane);
     return {{d, d}, 0.0f};
   }
   if (kind == Scales::kDM) {
-    const float d = read_half(scales + b * 4 * kTile, lane);
-    return {{d, d}, read_half(scales + b * 4 * kTile + 2 * kTile, lane)};
+    const float d = read_half(scales + i * 4 * kTile, lane);
+    return {{d, d}, read_half(scales + i * 4 * kTile + 2 * kTile, lane)};
   }
-  const int64_t s = b / kSuperBlocks;
-  const int sub = static_cast<int>(b % kSuperBlocks);
   if (kind == Scales::kSuperDM) {
-    const uint8_t* super = scales + s * kSuperDMBytes;
-    const uint8_t* pair = super + 4 * kTile + sub * 2 * kTile + lane;
-    const float d = read_half(super, lane) * pair[0];
-    return {{d, d}, -(read_half(super + 2 * kTile, lane) * pair[kTile])};
+    const uint8_t* pair = scales + 4 * kTile + i * 2 * kTile + lane;
+    const float d = read_half(scales, lane) * pair[0];
+    return {{d, d}, -(read_half(scales + 2 * kTile, lane) * pair[kTile])};
   }
-  const uint8_t* super = scales + s * kSuperD16Bytes;
-  const uint8_t* pair = super + 2 * kTile + sub * 2 * kTile + lane;
-  const float d = read_half(super, lane);
+  const uint8_t* pair = scales + 2 * kTile + i * 2 * kTile + lane;
+  const float d = read_half(scales, lane);
   return {{d * static_cast<int8_t>(pair[0]), d * static_cast<int8_t>(pair[kTile])}, 0.0f};
 }
 
@@ -235,12 +240,9 @@ Status pack(const TensorView& tensor, void* dst) {
       place_dense(format, src, cols, lane, tile);
       continue;
     }
-    uint8_t code[kBlock];
-    for (int64_t b = 0; b < blocks; ++b) {
-      read_codes(format, src, b, code);
-      place_codes(bits, code, lane, tile + code_bytes(bits) * b);
+    for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {
+      pack_group(format, src, group, blocks_of_group(blocks, group), lane, tile);
     }
-    place_scales(format, src, blocks, lane, tile + code_bytes(bits) * blocks);
   }
   return Status();
 }
@@ -252,13 +254,18 @@ void lookup_row(const Weight& weight, int64_t row, float* out) {
   const uint8_t* tile =
       static_cast<const uint8_t*>(weight.data) + tile_bytes(weight.format, weight.cols) * (row / kTile);
   if (s.bits == 0) return lookup_dense(weight.format, tile, weight.cols, lane, out);
+  const bool has_min = s.scales == Scales::kDM || s.scales == Scales::kSuperDM;
   const int64_t blocks = weight.cols / kBlock;
-  const uint8_t* scales = tile + code_bytes(s.bits) * blocks;
-  for (int64_t b = 0; b < blocks; ++b, tile += code_bytes(s.bits), out += kBlock) {
-    const LaneScales lane_scale = lane_scales(s.scales, scales, b, lane);
-    for (int k = 0; k < kBlock; ++k) {
-      const float product = lane_scale.d[k / 16] * static_cast<float>(lane_code(s.bits, tile, lane, k) - s.offset);
-      out[k] = s.scales == Scales::kDM || s.scales == Scales::kSuperDM ? product + lane_scale.m : product;
+  for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {
+    const int count = blocks_of_group(blocks, group);
+    const uint8_t* codes = tile + group_bytes(weight.format, kGroupBlocks) * group;
+    const uint8_t* scales = codes + code_bytes(s.bits) * count;
+    for (int i = 0; i < count; ++i, codes += code_bytes(s.bits), out += kBlock) {
+      const LaneScales lane_scale = lane_scales(s.scales, scales, i, lane);
+      for (int k = 0; k < kBlock; ++k) {
+        const float product = lane_scale.d[k / 16] * static_cast<float>(lane_code(s.bits, codes, lane, k) - s.offset);
+        out[k] = has_min ? product + lane_scale.m : product;
+      }
     }
   }
 }

@@ -32,7 +32,6 @@ struct Portable {
   struct V { float v[kTile]; };
   struct I { int32_t v[kTile]; };
   struct W { uint8_t v[kVector]; };
-  struct Dense { V v; uint16_t pairs[2 * kTile]; };
 
   template <class F>
   static V each(const F& f) {
@@ -83,12 +82,12 @@ struct Portable {
   }
 
   template <int Bits>
-  static void unpack(const uint8_t* codes, W (&w)[kGroups]) {
+  static void unpack(const uint8_t* codes, W (&w)[kQuads]) {
     if constexpr (Bits == 8) {
-      for (int g = 0; g < kGroups; ++g) std::memcpy(w[g].v, codes + g * kVector, kVector);
+      for (int g = 0; g < kQuads; ++g) std::memcpy(w[g].v, codes + g * kVector, kVector);
       return;
     }
-    for (int g = 0; g < kGroups; ++g) {
+    for (int g = 0; g < kQuads; ++g) {
       const uint8_t* nibbles = codes + g % 4 * kVector;
       const uint8_t* top = codes + (Bits == 6 ? 4 + g / 4 : 4) * kVector;
       for (int i = 0; i < kVector; ++i) {
@@ -107,16 +106,12 @@ struct Portable {
   static void store_codes(uint8_t* p, const W& w) { std::memcpy(p, w.v, kVector); }
   static void prefetch(const uint8_t*) {}
 
-  static Dense load_bf16(const uint8_t* p) {
-    Dense out;
-    std::memcpy(out.pairs, p, sizeof(out.pairs));
-    return out;
-  }
-  static V dot_bf16(const V& acc, const Dense& w, uint32_t pair) {
-    const float even = bits_to_float(pair << 16), odd = bits_to_float(pair & 0xffff0000u);
-    const auto weight = [&w](int i) { return bits_to_float(static_cast<uint32_t>(w.pairs[i]) << 16); };
-    const V first = fma(each([&](int i) { return weight(2 * i); }), set1(even), acc);
-    return fma(each([&](int i) { return weight(2 * i + 1); }), set1(odd), first);
+  static void load_bf16_pairs(const uint8_t* p, V (&w)[2]) {
+    uint16_t bits[2 * kTile];
+    std::memcpy(bits, p, sizeof(bits));
+    for (int j = 0; j < 2; ++j) {
+      w[j] = each([&bits, j](int i) { return bits_to_float(static_cast<uint32_t>(bits[2 * i + j]) << 16); });
+    }
   }
 };
 
@@ -144,7 +139,7 @@ void quantise_row(const float* x, int64_t k, InputBlock* out) {
 }  // namespace
 
 const LinearKernels* portable_kernels() {
-  static constexpr LinearKernels kernels = {"portable", isa_linear<Portable>, quantise_row, bf16_row};
+  static constexpr LinearKernels kernels = {"portable", isa_linear<Portable>, quantise_row};
   return &kernels;
 }
 

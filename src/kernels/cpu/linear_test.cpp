@@ -123,8 +123,6 @@ std::vector<float> prepared_values(InputKind kind, const void* input, int64_t m,
       if (kind == InputKind::kInt8) {
         const InputBlock& block = reinterpret_cast<const InputBlock*>(row)[j / 32];
         values[i * k + j] = block.d * static_cast<float>(block.q[j % 32]);
-      } else if (kind == InputKind::kBf16) {
-        values[i * k + j] = bfloat16_to_float(reinterpret_cast<const uint16_t*>(row)[j]);
       } else {
         values[i * k + j] = reinterpret_cast<const float*>(row)[j];
       }
@@ -159,13 +157,11 @@ std::vector<float> run_linear(const Weight& weight, const void* input, int64_t m
   return y;
 }
 
-// What rounding the activations may change in w . x. BF16: at most 2^-8 of each product. Int8: errors are uniform in half a
-// step of max / 127, so eight standard deviations of their sum.
+// What rounding the activations to int8 may change in w . x: errors are uniform in half a step of max / 127, so eight
+// standard deviations of their sum.
 double rounding_bound(InputKind kind, const float* w, const float* x, int64_t k) {
-  double products = 0, variance = 0;
-  for (int64_t j = 0; j < k; ++j) products += std::fabs(static_cast<double>(w[j]) * x[j]);
   if (kind == InputKind::kF32) return 0;
-  if (kind == InputKind::kBf16) return products / 256;
+  double variance = 0;
   for (int64_t b = 0; b < k; b += 32) {
     double largest = 0, squares = 0;
     for (int64_t j = b; j < b + 32; ++j) {
@@ -184,10 +180,12 @@ void check_format(Format format, int64_t rows, int64_t cols, uint32_t seed) {
   const InputKind kind = input_kind(format);
   constexpr int64_t kMaxRows = 64;
   const std::vector<float> x = random_input(kMaxRows, cols, rng);
+  // Every instruction set prepares the same activations: a test below.
+  const Exact stored = multiply(
+      p.values, prepared_values(kind, prepared(kind, x, kMaxRows, cols).get(), kMaxRows, cols), kMaxRows, rows, cols);
+  const Exact floats = multiply(p.values, x, kMaxRows, rows, cols);
   for_each_isa([&] {
     const Aligned all = prepared(kind, x, kMaxRows, cols);
-    const Exact stored = multiply(p.values, prepared_values(kind, all.get(), kMaxRows, cols), kMaxRows, rows, cols);
-    const Exact floats = multiply(p.values, x, kMaxRows, rows, cols);
     for (int64_t m : {1, 2, 3, 5, 8, 17, 64}) {
       const int64_t stride = rows + 3;
       p.weight.bias = m % 2 == 0 ? bias.data() : nullptr;
@@ -215,7 +213,7 @@ TEST(Linear, every_format_matches_float64) {
     const bool k_quant = format_traits(format).block_elems == 256;
     check_format(format, 40, k_quant ? 512 : 576, ++seed);
     check_format(format, 16, k_quant ? 256 : 32, ++seed);
-    check_format(format, 83, k_quant ? 2816 : 2880, ++seed);
+    check_format(format, 83, k_quant ? 2816 : 2848, ++seed);  // 89 blocks: groups and panels end with a single one
     check_format(format, 1, k_quant ? 256 : 64, ++seed);
   }
   check_format(Format::kBF16, 21, 33, ++seed);  // an odd k
@@ -341,7 +339,7 @@ TEST(Linear, instruction_sets_agree_on_the_prepared_activations) {
   std::mt19937 rng(12);
   std::vector<float> x = random_input(3, 320, rng);
   x[5] = 0.0f;
-  for (InputKind kind : {InputKind::kInt8, InputKind::kBf16, InputKind::kF32}) {
+  for (InputKind kind : {InputKind::kInt8, InputKind::kF32}) {
     std::vector<std::vector<float>> seen;
     for_each_isa([&] { seen.push_back(prepared_values(kind, prepared(kind, x, 3, 320).get(), 3, 320)); });
     for (const std::vector<float>& values : seen) EXPECT_EQ(values, seen.front());
