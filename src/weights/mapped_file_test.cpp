@@ -40,6 +40,29 @@ TEST_F(MappedFileTest, maps_and_gives_pages_back) {
   EXPECT_EQ(bytes[5000], std::byte{'x'});  // read again from the file
 }
 
+// Pages of this process that are in memory.
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(MappedFileTest, released_pages_do_not_count_as_resident) {
+  constexpr int64_t kLarge = 64 << 20;
+  std::filesystem::resize_file(path_, kLarge);
+  const auto file = MappedFile::open(path_);
+  ASSERT_TRUE(file.has_value());
+  const auto bytes = (*file)->bytes();
+  const int64_t before = resident_bytes();
+  int sum = 0;
+  for (int64_t i = 0; i < kLarge; i += 4096) sum += static_cast<int>(bytes[i]);
+  EXPECT_GT(sum, 0);
+  EXPECT_GT(resident_bytes(), before + kLarge / 2);
+  (*file)->release(bytes.data(), bytes.size());
+  EXPECT_LT(resident_bytes(), before + kLarge / 4);
+}
+
 TEST_F(MappedFileTest, names_what_it_cannot_open) {
   EXPECT_EQ(MappedFile::open(path_ + ".absent").error().code(), StatusCode::kNotFound);
   EXPECT_EQ(MappedFile::open("/dev/null").error().code(), StatusCode::kInvalidArgument);
