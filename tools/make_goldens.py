@@ -41,24 +41,26 @@ def expectation(model, ids):
     return dict(ids=ids, positions=positions, greedy=tokens, margins=margins), logits[positions]
 
 
+def write_expectations(folder, model, prompt_ids):
+    results = [expectation(model, ids) for ids in prompt_ids]
+    document = dict(vocab=model.config.vocab_size, prompts=[result for result, _ in results])
+    (folder / "expected.json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
+    kept = np.concatenate([logits for _, logits in results]).astype("<f4")
+    (folder / "logits.bin").write_bytes(kept.tobytes())
+    margins = np.array([result["margins"] for result, _ in results])
+    print(f"{folder.name}: logits std {kept.std():.2f}, least margin {margins.min():.4f}, "
+          f"median {np.median(margins):.3f}, distinct tokens {len({t for r, _ in results for t in r['greedy']})}")
+
+
 def main():
     goldens = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
-    torch.manual_seed(0)
     torch.set_num_threads(1)
     for folder in sorted(path.parent for path in goldens.glob("*/config.json")):
         if len(sys.argv) > 1 and folder.name not in sys.argv[1:]:
             continue
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        vocab = model.config.vocab_size
-        results = [expectation(model, ids) for ids in prompts(folder.name, vocab, tokenizer)]
-        document = dict(vocab=vocab, prompts=[result for result, _ in results])
-        (folder / "expected.json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
-        kept = np.concatenate([logits for _, logits in results]).astype("<f4")
-        (folder / "logits.bin").write_bytes(kept.tobytes())
-        margins = np.array([result["margins"] for result, _ in results])
-        print(f"{folder.name}: logits std {kept.std():.2f}, least margin {margins.min():.4f}, "
-              f"median {np.median(margins):.3f}, distinct tokens {len({t for r, _ in results for t in r['greedy']})}")
+        write_expectations(folder, model, prompts(folder.name, model.config.vocab_size, tokenizer))
 
 
 if __name__ == "__main__":

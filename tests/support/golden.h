@@ -30,6 +30,8 @@ struct Golden {
 };
 
 inline constexpr const char* kGoldenModels[] = {"llama", "llama3", "qwen2", "qwen3", "mistral", "gemma3"};
+// GGUF files with quantised weights: logits are those of the dequantised values (tools/make_tiny_gguf.py).
+inline constexpr const char* kGoldenGgufs[] = {"gguf_llama", "gguf_qwen3", "gguf_gemma3"};
 
 inline Golden load_golden(const std::string& model) {
   Golden golden;
