@@ -2,7 +2,9 @@
 SHELL := /bin/bash
 BUILD := build
 NINJA := ninja
-CMAKE_CONFIGURE := cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+# The build trees share one Rust library: it is the same in all, and the slowest thing to build.
+CMAKE_CONFIGURE := cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
+  -DTEXTKIT_TARGET_DIR=$(CURDIR)/rust/textkit/target
 FUZZ_SECONDS := 10
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 

@@ -126,10 +126,10 @@ def report_gap(ours: Tailrace) -> None:
 
 def report_memory(ours: Tailrace) -> None:
     resident = ours.resident_bytes()
-    metrics = {line.split()[0]: float(line.split()[1]) for line in (ours.get("/metrics") or "").splitlines()
-               if line and not line.startswith("#")}
-    ledger = sum(value for name, value in metrics.items() if name.startswith("tailrace_memory_bytes"))
-    print(f"memory: resident {resident / 2**20:.0f} MiB, ledger (weights included) {ledger / 2**20:.0f} MiB")
+    ledger = sum(float(line.split()[1]) for line in (ours.get("/metrics") or "").splitlines()
+                 if line.startswith(("tailrace_device_memory_bytes", "tailrace_pinned_memory_bytes")))
+    print(f"memory: resident {resident / 2**20:.0f} MiB; weights and ledger {ledger / 2**20:.0f} MiB "
+          f"({resident / ledger:.2f}x)")
 
 
 def main() -> int:

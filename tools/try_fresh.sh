@@ -39,4 +39,4 @@ in_fresh sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get ins
   git make ca-certificates >/dev/null && update-ca-certificates >/dev/null'
 rm -rf "$folder/root/tailrace"
 git clone -q --no-hardlinks . "$folder/root/tailrace"
-in_fresh sh -c "cd /root/tailrace && time make $target </dev/null | cat"
+in_fresh bash -c "cd /root/tailrace && time make $target </dev/null | cat"
