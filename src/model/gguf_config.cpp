@@ -93,12 +93,13 @@ void read_sizes(Metadata& metadata, const GgufFile& gguf, ModelConfig* config) {
   if (metadata.integer_or("expert_count", 0, 1 << 20) > 0) {
     metadata.fault(StatusCode::kUnsupported, "mixture-of-experts models are not supported");
   }
-  if (!metadata.has("attention.key_length") && (config->q_heads == 0 || config->hidden % config->q_heads != 0)) {
+  const bool divides = config->q_heads > 0 && config->hidden % config->q_heads == 0;
+  if (!metadata.has("attention.key_length") && !divides) {
     metadata.fault(StatusCode::kDataLoss, metadata.key("embedding_length") + " is no multiple of the head count");
   }
   if (!metadata.status().ok()) return;
-  config->head_dim =
-      static_cast<int32_t>(metadata.integer_or("attention.key_length", config->hidden / config->q_heads, 1024));
+  const int64_t head_dim = divides ? config->hidden / config->q_heads : 0;
+  config->head_dim = static_cast<int32_t>(metadata.integer_or("attention.key_length", head_dim, 1024));
   if (metadata.integer_or("attention.value_length", config->head_dim, 1024) != config->head_dim) {
     metadata.fault(StatusCode::kUnsupported, "key_length and value_length differ, which is not supported");
   }

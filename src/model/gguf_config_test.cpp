@@ -12,14 +12,14 @@ namespace {
 constexpr int kLayers = 7;
 
 // Metadata and tensors (of zeros) of a tiny model: 4 heads of 8, 2 KV heads.
-GgufWriter tiny(const std::string& arch) {
+GgufWriter tiny(const std::string& arch, uint32_t heads = 4) {
   GgufWriter writer;
   writer.string("general.architecture", arch);
   writer.u32(arch + ".block_count", kLayers);
   writer.u32(arch + ".context_length", 512);
   writer.u32(arch + ".embedding_length", 32);
   writer.u32(arch + ".feed_forward_length", 48);
-  writer.u32(arch + ".attention.head_count", 4);
+  writer.u32(arch + ".attention.head_count", heads);
   writer.u32(arch + ".attention.head_count_kv", 2);
   writer.f32(arch + ".attention.layer_norm_rms_epsilon", 1e-6f);
   const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
@@ -194,6 +194,10 @@ TEST(GgufConfig, names_what_is_out_of_range) {
   writer = tiny("qwen2");
   writer.u32("qwen2.attention.key_length", 4000);
   expect_rejected(writer, "qwen2.attention.key_length is 4000, above 1024");
+  GgufWriter no_heads = tiny("qwen2", 0);
+  expect_rejected(no_heads, "no multiple of the head count");
+  no_heads.u32("qwen2.attention.key_length", 8);
+  expect_rejected(no_heads, "the number of attention heads is 0");
   writer = tiny("qwen2");
   writer.f32("qwen2.rope.freq_base", -1.0f);
   expect_rejected(writer, "rope theta is out of range");
