@@ -30,11 +30,9 @@ BlockIndex::BlockIndex(KvIndexConfig config)
 }
 
 int32_t BlockIndex::max_blocks(int32_t group, int64_t len, int32_t q_len) const {
-  const int64_t bs = config_.block_size;
   const int64_t window = config_.groups[group].window;
-  const int64_t full = (len + bs - 1) / bs;
-  if (window == 0) return static_cast<int32_t>(full);
-  return static_cast<int32_t>(std::min(full, (window - 1 + q_len + bs - 1) / bs + 1));
+  if (window == 0) return static_cast<int32_t>(blocks_for(len));
+  return static_cast<int32_t>(std::min(blocks_for(len), blocks_for(window - 1 + q_len) + 1));
 }
 
 PrefixMatch BlockIndex::match(const KeyedTokens& key, int32_t max_len) const {
@@ -96,8 +94,7 @@ bool BlockIndex::reclaim(int32_t group) {
 }
 
 int32_t BlockIndex::cover(SequenceKv& kv, int32_t want_len) {
-  const int32_t bs = config_.block_size;
-  const int32_t want_blocks = (want_len + bs - 1) / bs;
+  const auto want_blocks = static_cast<int32_t>(blocks_for(want_len));
   for (int32_t g = 0; g < num_groups(); ++g) {
     SequenceKv::Group& group = kv.groups[g];
     const int32_t before = group.size();

@@ -41,6 +41,8 @@ class BlockIndex {
   // Blocks that can be handed out now: free ones and evictable ones.
   int32_t available(int32_t group) const { return allocators_[group].num_free() + tree_.num_evictable(group); }
   uint64_t tree_version() const { return tree_.version(); }
+  // Whole blocks that hold `len` tokens.
+  int64_t blocks_for(int64_t len) const { return (len + config_.block_size - 1) / config_.block_size; }
   // Most blocks a lone sequence maps in a group while it computes `q_len` tokens at a time and ends at `len` tokens.
   int32_t max_blocks(int32_t group, int64_t len, int32_t q_len) const;
 

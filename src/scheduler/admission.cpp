@@ -37,20 +37,12 @@ void Admission::remove(Sequence* sequence) {
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), sequence));
 }
 
-int32_t Admission::expected_blocks(const Sequence& sequence, int32_t known_len, int32_t group, int32_t size,
-                                   int32_t held, const BlockIndex& index) const {
-  // The last token's KV is never needed. A growing row needs its blocks ahead, whatever the ratio.
-  const int32_t last_len = sequence.max_len - 1;
+// Tokens that a row is expected to end with: it keeps its blocks ahead, and grows by the measured share of what it may.
+int32_t Admission::expected_len(const Sequence& sequence) const {
+  const int32_t known_len = std::max(sequence.planned_len, sequence.prefill_len);
   const int32_t growth =
       std::max(config_.blocks_ahead_tokens, static_cast<int32_t>(reserve_ratio_ * (sequence.max_len - known_len)));
-  const int32_t target = std::min(last_len, known_len + growth);
-  if (index.config().groups[group].window == 0) {
-    const int32_t bs = index.block_size();
-    return std::max(0, (target + bs - 1) / bs - size);
-  }
-  const int32_t prefill = std::max(0, sequence.prefill_len - sequence.computed_len);
-  const int32_t q_len = std::max(config_.blocks_ahead_tokens, std::min(config_.chunk_size, prefill));
-  return std::max(0, index.max_blocks(group, target, q_len) - held);
+  return std::min(sequence.max_len - 1, known_len + growth);  // the last token's KV is never needed
 }
 
 bool Admission::fits_by_tokens(const Sequence& sequence, std::span<Sequence* const> running,
@@ -64,13 +56,23 @@ bool Admission::fits(const Sequence& sequence, const PrefixMatch& match, std::sp
                      const BlockIndex& index, bool alone) const {
   if (alone) return true;
   if (test_fault(Fault::kAdmitByTokens)) return fits_by_tokens(sequence, running, index);
+  int64_t prefill_left = sequence.remaining_prefill() - int64_t(match.num_blocks) * index.block_size();
+  for (const Sequence* row : running) prefill_left += std::max(0, row->remaining_prefill());
   for (int32_t g = 0; g < index.num_groups(); ++g) {
-    int64_t need = expected_blocks(sequence, sequence.known_len(), g, match.num_blocks,
-                                   match.num_blocks - match.first_held[g], index);
-    for (const Sequence* row : running) {
-      const SequenceKv::Group& group = row->kv.groups[g];
-      const int32_t known_len = std::max(row->planned_len, row->prefill_len);
-      need += expected_blocks(*row, known_len, g, group.size(), group.num_held(), index);
+    const bool full = index.config().groups[g].window == 0;
+    int64_t need = 0, beyond_window = 0;
+    const auto add = [&](const Sequence& row, int32_t size, int32_t held) {
+      const int32_t most = index.max_blocks(g, expected_len(row), std::max(1, config_.blocks_ahead_tokens));
+      const int32_t more = most - (full ? size : held);
+      if (more > 0) need += more;
+      else beyond_window -= more;
+    };
+    add(sequence, match.num_blocks, match.num_blocks - match.first_held[g]);
+    for (const Sequence* row : running) add(*row, row->kv.groups[g].size(), row->kv.groups[g].num_held());
+    if (!full) {
+      // The chunk of one step and of the step in flight lie in front of the windows; all rows share them.
+      const int64_t chunks = index.blocks_for(std::min<int64_t>(2 * int64_t(config_.chunk_size), prefill_left));
+      need += std::max<int64_t>(0, chunks - beyond_window);
     }
     if (need > index.available(g) - match.num_unlocked[g]) return false;
   }

@@ -39,9 +39,7 @@ class Admission {
   double reserve_ratio() const { return reserve_ratio_; }
 
  private:
-  // Blocks that the sequence is expected to take yet, given what it holds.
-  int32_t expected_blocks(const Sequence& sequence, int32_t known_len, int32_t group, int32_t size, int32_t held,
-                          const BlockIndex& index) const;
+  int32_t expected_len(const Sequence& sequence) const;
   bool fits_by_tokens(const Sequence& sequence, std::span<Sequence* const> running, const BlockIndex& index) const;
 
   const SchedulerConfig& config_;

@@ -96,6 +96,7 @@ void Scheduler::Impl::add_decode_rows(StepPlan& plan, StepShape& shape) {
 }
 
 void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
+  floor_step = false;
   const int32_t limit = std::min(config.chunk_size, config.max_step_tokens - plan.num_tokens);
   if (limit <= 0) return;
   admit_waiting(limit);
@@ -137,8 +138,7 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
     const int32_t before = plan.num_tokens;
     if (add_chunk(plan, shape, sequence, want)) left -= plan.num_tokens - before;
   }
-  if (at_floor) ++stats.floor_steps;
-  last_was_floor_step = at_floor;
+  floor_step = at_floor;
 }
 
 bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequence, int32_t q_len) {
@@ -182,31 +182,43 @@ void Scheduler::Impl::admit_waiting(int32_t share) {
       ++i;
       continue;
     }
-    const PrefixMatch match = index.match(sequence.key(), sequence.known_len() - 1);
     const bool alone = running.empty() && leaving.empty();
-    if (!admission.fits(sequence, match, running, index, alone)) return;
+    // A look-up walks the whole prompt: not in every step that has no room for it.
+    if (sequence.refused && !admission.fits(sequence, sequence.refused_match, running, index, alone)) return;
+    PrefixMatch match = index.match(sequence.key(), sequence.known_len() - 1);
+    if (!admission.fits(sequence, match, running, index, alone)) {
+      match.path.clear();
+      sequence.refused_match = std::move(match);
+      sequence.refused = true;
+      return;
+    }
+    sequence.refused = false;
     admission.remove(&sequence);
     start_running(sequence, match);
   }
 }
 
-// Whether a row in prefill will soon give the tree more of this prompt than it has now: computing it twice would cost more
-// than the wait (n choices of one prompt, or a burst behind one system prompt).
+// Whether a row in prefill will give the tree more of this prompt than it has now, for a wait of at most twice what that
+// spares: n choices of one prompt, or a burst behind one system prompt.
 bool Scheduler::Impl::waits_for_prefix(Sequence& sequence) const {
   if (!config.kv.prefix_cache) return false;
-  const auto useful = static_cast<size_t>((sequence.known_len() - 1) / index.block_size());
+  const int32_t bs = index.block_size();
+  const auto useful = static_cast<size_t>((sequence.known_len() - 1) / bs);
   int32_t matched = -1;
   for (const Sequence* row : running) {
     if (!row->prefilling() || row->request->cache_salt != sequence.request->cache_salt) continue;
-    if (row->arrival == sequence.waits_for) return true;
-    const size_t limit = std::min(useful, row->hashes.size());
-    size_t common = 0;
-    while (common < limit && row->hashes[common] == sequence.hashes[common]) ++common;
-    if (common * index.block_size() < kMinSharedTokens) continue;
-    if (matched < 0) matched = index.match(sequence.key(), sequence.known_len() - 1).num_blocks;
-    if ((common - std::min(common, size_t(matched))) * index.block_size() < kMinSharedTokens) continue;
-    sequence.waits_for = row->arrival;
-    return true;
+    if (row->arrival != sequence.waits_for) {
+      const size_t limit = std::min(useful, row->hashes.size());
+      size_t common = 0;
+      while (common < limit && row->hashes[common] == sequence.hashes[common]) ++common;
+      if (static_cast<int32_t>(common) * bs < kMinSharedTokens) continue;
+      if (matched < 0) matched = index.match(sequence.key(), sequence.known_len() - 1).num_blocks;
+      const int32_t gain = (static_cast<int32_t>(common) - matched) * bs;
+      if (gain < kMinSharedTokens) continue;
+      sequence.waits_for = row->arrival;
+      sequence.waits_for_gain = gain;
+    }
+    if (row->remaining_prefill() <= 2 * sequence.waits_for_gain) return true;
   }
   return false;
 }
@@ -219,7 +231,8 @@ void Scheduler::Impl::count_step(const StepPlan& plan) {
   else ++stats.extend_steps;
   if (decode) admission.on_decode_step();
   last_was_extend = extend;
-  if (!extend) last_was_floor_step = false;
+  last_was_floor_step = decode && extend && floor_step;
+  if (last_was_floor_step) ++stats.floor_steps;
   int32_t logged = 0;
   for (const LogPatch& patch : plan.log_patches) logged += static_cast<int32_t>(patch.ids.size());
   const int32_t extend_tokens = plan.num_tokens - plan.num_decode_rows;

@@ -80,7 +80,8 @@ struct Scheduler::Impl {
   uint64_t next_step = 1;
   uint64_t completed_step = 0;
   bool last_was_extend = false;      // MixedMode::kOff alternates
-  bool last_was_floor_step = false;  // a floor chunk is followed by a decode-only step
+  bool floor_step = false;           // the step being built holds a chunk that alone exceeds the ratio
+  bool last_was_floor_step = false;  // such a step is followed by one without
   bool admission_closed = false;     // somebody was preempted for this step: nobody comes in
   bool top_up_due = false;           // some row needed blocks: all get theirs in the same step
   std::string broken_budget;         // first violation of a budget, for check_invariants
@@ -88,7 +89,7 @@ struct Scheduler::Impl {
   static constexpr size_t kMaxInflight = 2;  // one running, one queued
   // Extend tokens a mixed step may always take, so that prefill is not starved by a tight ratio: every second step.
   static constexpr int32_t kFloorTokens = 16;
-  static constexpr size_t kMinSharedTokens = 64;  // fewer are computed twice rather than waited for
+  static constexpr int32_t kMinSharedTokens = 64;  // fewer are computed twice rather than waited for
   static constexpr size_t kMaxPassedOver = 64;
 };
 

@@ -31,7 +31,7 @@ TEST(Chk1, every_chunk_size_and_mode_gives_the_answers_of_a_lone_run) {
         EXPECT_EQ(engine.answer(*late).tokens, predict_answer(*late, 10));
         const SchedulerStats stats = engine.scheduler().stats();
         EXPECT_EQ(stats.generated_tokens, 30u * streams + 10);
-        if (mode == MixedMode::kOff) EXPECT_EQ(stats.mixed_steps, 0u);
+        EXPECT_TRUE(mode != MixedMode::kOff || stats.mixed_steps == 0);
       }
     }
   }

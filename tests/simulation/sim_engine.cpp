@@ -53,6 +53,13 @@ void SimEngine::check_plan(const StepPlan& plan) {
   if (std::adjacent_find(slots.begin(), slots.end()) != slots.end()) report("two rows share a slot");
   const bool mixed = plan.num_decode_rows > 0 && plan.num_decode_rows < static_cast<int32_t>(plan.rows.size());
   if (mixed && config_.mixed == MixedMode::kOff) report("a mixed step with mixing off");
+  if (mixed && plan.predicted_us > config_.max_mixed_ratio * plan.decode_only_us + 1e-6) {
+    // Only the smallest chunk may exceed the ratio, and not twice in a row.
+    if (plan.num_tokens - plan.num_decode_rows > 16 || last_exceeded_) report("a mixed step exceeds its ratio: " + std::to_string(plan.predicted_us) + " us beside " + std::to_string(plan.decode_only_us) + " us, " + std::to_string(plan.num_tokens - plan.num_decode_rows) + " tokens");
+    last_exceeded_ = true;
+  } else {
+    last_exceeded_ = false;
+  }
   for (const BlockPatch& patch : plan.block_patches) {
     trace_number(patch.slot);
     for (const int32_t block : patch.blocks) trace_number(block);

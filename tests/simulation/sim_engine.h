@@ -62,6 +62,7 @@ class SimEngine {
   StepPlan last_plan_;
   std::string violation_;
   uint64_t num_steps_ = 0, computed_tokens_ = 0, num_patch_steps_ = 0, trace_ = 0;
+  bool last_exceeded_ = false;
   int32_t empty_turns_ = 0;
 };
 

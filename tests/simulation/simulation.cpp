@@ -85,6 +85,7 @@ SchedulerConfig simulation_config(uint64_t seed) {
   config.max_log_patch_tokens = config.context_length + config.max_step_tokens + (random.one_in(2) ? 0 : 500);
   config.blocks_ahead_tokens = random.pick({0, 0, 8, 64});
   config.mixed = random.pick({MixedMode::kSplit, MixedMode::kSplit, MixedMode::kFold, MixedMode::kOff});
+  config.cost = {double(random.pick({10, 200})), double(random.pick({1, 50})), 0.01, double(random.pick({1, 20, 200})), 0.005};
   config.kv.prefix_cache = !random.one_in(6);
   const int32_t context_blocks = config.context_length / config.kv.block_size + 1;
   const int32_t windows[4][3] = {{0, -1, -1}, {0, 1, -1}, {1, -1, -1}, {0, 1, 1}};
