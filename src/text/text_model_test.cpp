@@ -1,0 +1,170 @@
+#include "text/text_model.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "support/gguf_writer.h"
+#include "support/text_fixture.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TextModelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string name = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir_ = fs::temp_directory_path() / ("tailrace_" + name + "_" + std::to_string(::getpid()));
+    fs::create_directories(dir_);
+    write("tokenizer.json", read_fixture("bytelevel.json"));
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  void write(const std::string& name, const std::string& text) { std::ofstream(dir_ / name, std::ios::binary) << text; }
+
+  std::shared_ptr<const TextModel> load() {
+    const auto model = TextModel::load(dir_.string());
+    if (!model) {
+      ADD_FAILURE() << model.error().message();
+      return nullptr;
+    }
+    return *model;
+  }
+  std::string rendered() {
+    const auto model = load();
+    if (!model || !model->chat_template) return model ? model->no_template_reason : "";
+    return model->chat_template->render({}).value();
+  }
+  std::string load_error(const std::string& path) {
+    const auto model = TextModel::load(path);
+    return model ? "loaded" : model.error().message();
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(TextModelTest, chat_template_in_its_three_places) {
+  EXPECT_EQ(rendered(), "the model has no chat template");
+  write("tokenizer_config.json", R"({"chat_template": "in config {{ bos_token }}", "bos_token": {"content": "<s>"}})");
+  EXPECT_EQ(rendered(), "in config <s>");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "named"}]})");
+  EXPECT_EQ(rendered(), "named");
+  write("chat_template.json", R"({"chat_template": "in json"})");
+  EXPECT_EQ(rendered(), "in json");
+  write("chat_template.jinja", "in jinja");
+  EXPECT_EQ(rendered(), "in jinja");
+  write("chat_template.jinja", "a\n{{ x | sparkle }}");
+  EXPECT_EQ(rendered(), "the model's chat template cannot be used: line 2: unknown filter 'sparkle'");
+}
+
+TEST_F(TextModelTest, ids_are_the_union_and_defaults_come_from_generation_config) {
+  write("config.json", R"({"eos_token_id": 5, "bos_token_id": 7, "text_config": {"eos_token_id": [6]}})");
+  write("generation_config.json", R"({"eos_token_id": [5, 9], "temperature": 0.5, "top_k": 20, "top_p": 0.9, "min_p": 0.1,
+         "repetition_penalty": 1.1, "max_new_tokens": 99, "suppress_tokens": [3, 1]})");
+  write("tokenizer_config.json", R"({"eos_token": "<|im_end|>", "bos_token": null})");
+  const auto model = load();
+  ASSERT_NE(model, nullptr);
+  EXPECT_EQ(model->eos_ids, (std::vector<TokenId>{5, 6, 9, 263}));
+  EXPECT_EQ(model->bos_id, 7);
+  EXPECT_FALSE(model->add_bos);
+  EXPECT_EQ(model->sampling.temperature, 0.5f);
+  EXPECT_EQ(model->sampling.top_k, 20);
+  EXPECT_EQ(model->sampling.top_p, 0.9f);
+  EXPECT_EQ(model->sampling.min_p, 0.1f);
+  EXPECT_EQ(model->sampling.repetition_penalty, 1.1f);
+  EXPECT_EQ(model->sampling.max_new_tokens, 99);
+  EXPECT_FALSE(model->sampling.presence_penalty.has_value());
+  EXPECT_EQ(model->sampling.suppress_tokens, (std::vector<TokenId>{1, 3}));
+}
+
+TEST_F(TextModelTest, broken_files_name_themselves) {
+  write("config.json", "{");
+  EXPECT_NE(load_error(dir_.string()).find("config.json"), std::string::npos);
+  fs::remove(dir_ / "config.json");
+  write("tokenizer.json", R"({"model": {"type": "Oracle"}})");
+  EXPECT_NE(load_error(dir_.string()).find("tokenizer.json: model: component 'Oracle'"), std::string::npos);
+  fs::remove(dir_ / "tokenizer.json");
+  EXPECT_NE(load_error(dir_.string()).find("neither tokenizer.json nor a .gguf file"), std::string::npos);
+  EXPECT_NE(load_error((dir_ / "gone").string()).find("no such file"), std::string::npos);
+}
+
+GgufWriter small_gguf() {
+  GgufWriter file;
+  std::vector<std::string> tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
+  std::vector<int32_t> types = {3, 3, 3};
+  for (char c = '!'; c < 0x7F; ++c) tokens.emplace_back(1, c), types.push_back(1);
+  file.string("tokenizer.ggml.model", "gpt2");
+  file.string("tokenizer.ggml.pre", "smollm");
+  file.strings("tokenizer.ggml.tokens", tokens);
+  file.i32s("tokenizer.ggml.token_type", types);
+  file.strings("tokenizer.ggml.merges", {});
+  file.u32("tokenizer.ggml.bos_token_id", 1);
+  file.u32("tokenizer.ggml.eos_token_id", 2);
+  return file;
+}
+
+TEST_F(TextModelTest, gguf_metadata) {
+  fs::remove(dir_ / "tokenizer.json");
+  GgufWriter file = small_gguf();
+  file.boolean("tokenizer.ggml.add_bos_token", true);
+  file.string("tokenizer.chat_template", "{{ bos_token }}x{{ eos_token }}");
+  file.write((dir_ / "m.gguf").string());
+  const auto model = load();  // the directory holds one .gguf
+  ASSERT_NE(model, nullptr);
+  EXPECT_EQ(model->eos_ids, (std::vector<TokenId>{0, 2}));
+  EXPECT_EQ(model->bos_id, 1);
+  EXPECT_TRUE(model->add_bos);
+  EXPECT_EQ(model->chat_template->render({}).value(), "<|im_start|>x<|im_end|>");
+  const TokenId x = 3 + 'x' - '!';
+  EXPECT_EQ(model->chat_template->render_ids({}, *model->tokenizer, model->eos_ids).value().ids,
+            (std::vector<TokenId>{1, x, 2}));
+  EXPECT_EQ(model->tokenizer->encode("x", true, true).value(), (std::vector<TokenId>{1, x}));
+}
+
+TEST_F(TextModelTest, gguf_errors_name_the_key) {
+  const std::string path = (dir_ / "bad.gguf").string();
+  GgufWriter file = small_gguf();
+  file.u32("tokenizer.ggml.eot_token_id", 4000);
+  file.write(path);
+  EXPECT_NE(load_error(path).find("eot_token_id"), std::string::npos);
+  GgufWriter empty;
+  empty.string("general.architecture", "llama");
+  empty.write(path);
+  EXPECT_NE(load_error(path).find("tokenizer.ggml.model"), std::string::npos);
+  GgufWriter wrong;
+  wrong.string("tokenizer.ggml.model", "gpt2");
+  wrong.string("tokenizer.ggml.tokens", "not an array");
+  wrong.write(path);
+  EXPECT_NE(load_error(path).find("tokenizer.ggml.tokens"), std::string::npos);
+}
+
+TEST_F(TextModelTest, threads_share_one_model) {
+  write("tokenizer_config.json",
+        R"({"chat_template": "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"})");
+  const auto model = load();
+  ASSERT_NE(model, nullptr);
+  const auto work = [&](int seed) {
+    std::vector<TokenId> all;
+    for (int i = 0; i < 50; ++i) {
+      const std::string content = "thread " + std::to_string(seed) + " <|im_end|> hello world " + std::to_string(i);
+      const auto prompt =
+          model->chat_template->render_ids(chat_of({{{"role", "user"}, {"content", content}}}), *model->tokenizer, {});
+      all.insert(all.end(), prompt->ids.begin(), prompt->ids.end());
+    }
+    return all;
+  };
+  std::vector<std::vector<TokenId>> results(4);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([&, i] { results[static_cast<size_t>(i)] = work(i); });
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(results[static_cast<size_t>(i)], work(i));
+}
+
+}  // namespace
+}  // namespace tailrace
