@@ -90,5 +90,98 @@ TEST(Scheduler, refuses_what_can_never_run_and_says_why) {
   EXPECT_TRUE(scheduler.admit(make_request(128, 1)).ok());
 }
 
+TEST(Scheduler, steady_decode_needs_few_patches) {
+  SchedulerConfig config = small_config();
+  config.kv.groups = {{0, 400}, {64, 100}};
+  Scheduler scheduler(config);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(scheduler.admit(make_request(5 + 3 * i, 450, 1000 * i)).ok());
+  int steps = 0, patched = 0, last_patched = -1000;
+  while (!scheduler.idle()) {
+    const StepPlan plan = scheduler.plan_step();
+    const bool steady = plan.num_decode_rows == 4 && scheduler.stats().generated_tokens > 40;
+    run(scheduler, plan, 7);
+    if (!steady) continue;
+    ++steps;
+    if (plan.block_patches.empty()) continue;
+    ++patched;
+    EXPECT_GE(steps - last_patched, config.blocks_ahead_tokens);
+    last_patched = steps;
+  }
+  EXPECT_GT(steps, 400);
+  EXPECT_LE(patched * config.blocks_ahead_tokens, steps + config.blocks_ahead_tokens);
+}
+
+TEST(Scheduler, mixing_off_alternates_one_chunk_and_one_decode_step) {
+  SchedulerConfig config = small_config();
+  config.mixed = MixedMode::kOff;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.admit(make_request(10, 40)).ok());
+  run(scheduler, scheduler.plan_step(), 7);
+  ASSERT_TRUE(scheduler.admit(make_request(100, 2, 500)).ok());
+  std::string kinds;
+  for (int i = 0; i < 8; ++i) {
+    const StepPlan plan = scheduler.plan_step();
+    kinds += plan.num_decode_rows > 0 ? 'd' : 'e';
+    EXPECT_TRUE(plan.num_decode_rows == 0 || plan.num_decode_rows == static_cast<int32_t>(plan.rows.size()));
+    run(scheduler, plan, 7);
+  }
+  EXPECT_EQ(kinds, "dededede");
+}
+
+// The choices of one prompt wait for the first one's prefill; who shares only the start of a long prompt does not.
+TEST(Scheduler, waits_for_a_shared_prefix_only_where_that_is_cheaper) {
+  SchedulerConfig config = small_config();
+  config.chunk_size = 16;
+  config.context_length = 1000;
+  config.max_log_patch_tokens = 2000;
+  config.kv.groups = {{0, 500}};
+  Scheduler scheduler(config);
+  const auto long_one = make_request(900, 2), twin = make_request(900, 2), short_one = make_request(100, 2);
+  for (const auto& request : {long_one, twin, short_one}) ASSERT_TRUE(scheduler.admit(request).ok());
+  std::vector<uint64_t> order;
+  while (!scheduler.idle()) {
+    run(scheduler, scheduler.plan_step(), 7);
+    for (const SequenceUpdate& update : scheduler.take_updates()) {
+      if (update.finished) order.push_back(update.request->id);
+    }
+  }
+  EXPECT_EQ(order, (std::vector<uint64_t>{short_one->id, long_one->id, twin->id}));
+  EXPECT_EQ(twin->stream->cached_len, 896);
+  EXPECT_EQ(short_one->stream->cached_len, 0);
+}
+
+TEST(Scheduler, the_start_of_a_row_carries_its_whole_prompt_in_the_log) {
+  Scheduler scheduler(small_config());
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(scheduler.admit(make_request(70, 1)).ok());
+    std::vector<TokenId> log;
+    int starts = 0;
+    while (!scheduler.idle()) {
+      const StepPlan plan = scheduler.plan_step();
+      starts += static_cast<int>(plan.starts.size());
+      for (const LogPatch& patch : plan.log_patches) {
+        ASSERT_EQ(patch.first, static_cast<int32_t>(log.size()));
+        log.insert(log.end(), patch.ids.begin(), patch.ids.end());
+      }
+      run(scheduler, plan, 7);
+    }
+    EXPECT_EQ(starts, 1);
+    EXPECT_EQ(log, make_request(70, 1)->prompt_ids);  // the second time 64 of them are cached
+  }
+  EXPECT_EQ(scheduler.stats().cached_tokens, 64u);
+}
+
+TEST(Scheduler, min_tokens_keeps_a_stop_token_from_ending_the_answer) {
+  Scheduler scheduler(small_config());
+  auto request = make_request(5, 10);
+  request->stop_token_ids = {2};
+  request->min_tokens = 3;
+  ASSERT_TRUE(scheduler.admit(request).ok());
+  while (!scheduler.idle()) run(scheduler, scheduler.plan_step(), 2);
+  const auto updates = scheduler.take_updates();
+  ASSERT_EQ(updates.size(), 4u);  // three tokens, then the first that may end it
+  EXPECT_EQ(updates.back().finish, FinishReason::kStop);
+}
+
 }  // namespace
 }  // namespace tailrace
