@@ -52,7 +52,7 @@ int64_t time_ns() {
   return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec;
 }
 
-// Of `body`, repeated for g_seconds. The best is what the code can do; the median tells how quiet the machine was.
+// Of `body`, repeated for g_seconds; figures are the median's, the best tells how quiet the machine was.
 template <typename F>
 Times measure(const F& body) {
   body();
@@ -71,18 +71,23 @@ double read_gbps(ThreadPool& pool) {
   const Bytes data = aligned(g_footprint);
   std::memset(data.get(), 1, g_footprint);
   constexpr int64_t kPieces = 64;
-  std::vector<uint64_t> sums(kPieces * 8);
+  typedef uint64_t Vector __attribute__((vector_size(64)));
+  std::vector<uint64_t> sums(kPieces);
   const Times times = measure([&] {
     pool.parallel_for(kPieces, [&](int64_t piece, int) {
-      const uint64_t* p = reinterpret_cast<const uint64_t*>(data.get() + g_footprint / kPieces * piece);
-      uint64_t sum[8] = {};
-      for (size_t i = 0; i < g_footprint / kPieces / 8; i += 8) {
-        for (int j = 0; j < 8; ++j) sum[j] += p[i + j];
+      const Vector* p = reinterpret_cast<const Vector*>(data.get() + g_footprint / kPieces * piece);
+      const Vector* end = p + g_footprint / kPieces / sizeof(Vector);
+      Vector sum[2] = {};
+      for (; p + 2 <= end; p += 2) {
+        __builtin_prefetch(p + 64);
+        __builtin_prefetch(p + 65);
+        sum[0] += p[0];
+        sum[1] += p[1];
       }
-      for (int j = 0; j < 8; ++j) sums[piece * 8] += sum[j];
+      sums[piece] = (sum[0] + sum[1])[0];
     });
   });
-  return g_footprint / times.best_us / 1e3;
+  return g_footprint / times.median_us / 1e3;
 }
 
 #if defined(__x86_64__)
@@ -104,7 +109,7 @@ double vnni_tops(ThreadPool& pool) {
   constexpr int64_t kRounds = 20'000;
   const Times times =
       measure([&] { pool.parallel_for(pool.size(), [](int64_t, int) { vnni_loop(kRounds); }); });
-  return 2.0 * 64 * 12 * kRounds * pool.size() / times.best_us / 1e6;
+  return 2.0 * 64 * 12 * kRounds * pool.size() / times.median_us / 1e6;
 #else
   return 0;
 #endif
@@ -167,9 +172,9 @@ void bench_shape(ThreadPool& pool, Format format, int64_t rows, int64_t cols, in
   const Times times = measure([&] {
     linear_all(pool, *copies.turn(next++), input.data.get(), m, y.data());
   });
-  const double us = times.best_us, rate = copies.bytes / us / 1e3, operations = 2.0 * m * rows * cols / us / 1e6;
-  std::printf("%-5s %6ld x %-5ld M=%-5ld %dT %10.1f us (median %10.1f) %7.1f GB/s %5.1f%%  %7.3f TOPS", format_traits(format).name,
-              static_cast<long>(rows), static_cast<long>(cols), static_cast<long>(m), pool.size(), us, times.median_us, rate,
+  const double us = times.median_us, rate = copies.bytes / us / 1e3, operations = 2.0 * m * rows * cols / us / 1e6;
+  std::printf("%-5s %6ld x %-5ld M=%-5ld %dT %10.1f us (best %10.1f) %7.1f GB/s %5.1f%%  %7.3f TOPS", format_traits(format).name,
+              static_cast<long>(rows), static_cast<long>(cols), static_cast<long>(m), pool.size(), us, times.best_us, rate,
               100 * rate / gbps, operations);
   if (tops > 0 && input_kind(format) == InputKind::kInt8) std::printf(" %5.1f%%", 100 * operations / tops);
   std::printf("\n");
@@ -205,9 +210,9 @@ void bench_demo_step(ThreadPool& pool, int64_t m, double gbps) {
     }
     linear_all(pool, head.weights[0], hidden.data.get(), m, y.data());
   });
-  const double us = times.best_us;
-  std::printf("demo model's linear layers  M=%-5ld %dT %10.1f us (median %10.1f) %7.1f GB/s %5.1f%%  %7.1f tokens/s\n",
-              static_cast<long>(m), pool.size(), us, times.median_us, bytes / us / 1e3, 100 * bytes / us / 1e3 / gbps, m * 1e6 / us);
+  const double us = times.median_us;
+  std::printf("demo model's linear layers  M=%-5ld %dT %10.1f us (best %10.1f) %7.1f GB/s %5.1f%%  %7.1f tokens/s\n",
+              static_cast<long>(m), pool.size(), us, times.best_us, bytes / us / 1e3, 100 * bytes / us / 1e3 / gbps, m * 1e6 / us);
 }
 
 void bench_prepare(ThreadPool& pool) {
@@ -216,12 +221,12 @@ void bench_prepare(ThreadPool& pool) {
     const Times times = measure([&] {
       prepare_input(InputKind::kInt8, input.x.data(), k, 0, 512, k, input.data.get());
     });
-    std::printf("prepare int8 [512, %ld] 1T %.1f us, %.0f ns per row\n", static_cast<long>(k), times.best_us, times.best_us * 1e3 / 512);
+    std::printf("prepare int8 [512, %ld] 1T %.1f us, %.0f ns per row\n", static_cast<long>(k), times.median_us, times.median_us * 1e3 / 512);
   }
   const Times times = measure([&] {
     for (int i = 0; i < 100; ++i) pool.parallel_for(2 * pool.size(), [](int64_t, int) {});
   });
-  std::printf("empty parallel region %dT %.2f us\n", pool.size(), times.best_us / 100);
+  std::printf("empty parallel region %dT %.2f us\n", pool.size(), times.median_us / 100);
 }
 
 std::string cpu_model() {

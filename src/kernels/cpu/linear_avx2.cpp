@@ -154,7 +154,7 @@ void quantise_row(const float* x, int64_t k, InputBlock* out) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(out->q + 16 * h), q);
       sums[h] = _mm_madd_epi16(_mm_maddubs_epi16(_mm_set1_epi8(1), q), _mm_set1_epi16(1));
     }
-    finish_input_block(inverse == 0.0f && finite ? 0.0f : largest / 127.0f, sum_lanes(sums[0]), sum_lanes(sums[1]),
+    finish_input_block(inverse == 0.0f && finite ? 0.0f : largest * kOver127, sum_lanes(sums[0]), sum_lanes(sums[1]),
                        *out);
   }
 }

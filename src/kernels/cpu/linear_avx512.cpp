@@ -81,34 +81,52 @@ struct Avx512 {
   }
 };
 
-inline int32_t sum_lanes(__m128i x) {
-  x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+// The largest |x| of a block in every lane, compared as integers, so that a NaN is the largest.
+inline __m128i largest_magnitude(__m512 low, __m512 high) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  const __m512i all = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
+                                       _mm512_and_si512(_mm512_castps_si512(high), magnitude));
+  const __m256i eight = _mm256_max_epu32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+  __m128i four = _mm_max_epu32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1));
+}
+
+// d and what follows from it and from the sums of the codes' halves, as one vector: finish_input_block without its stores.
+inline void store_sums(float d, __m256i codes, InputBlock* out) {
+  // Sums of 8 codes each in the 64-bit lanes, of codes + 128.
+  const __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+  const __m256i pairs = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0x4e));
+  const __m256i halves = _mm256_sub_epi32(pairs, _mm256_set1_epi32(16 * 128));  // lanes 0-3 even: low, 4-7 even: high
+  const __m256i low = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 4, 4));
+  const __m256i high = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(4, 4, 4, 4, 4, 4, 4, 4));
+  const __m256i sums = _mm256_add_epi32(low, _mm256_maskz_mov_epi32(0x1f, high));
+  // In the order of InputBlock: d, d_sum, minus_8, minus_16, minus_128, minus_32[2].
+  const __m256i fields = _mm256_mullo_epi32(sums, _mm256_setr_epi32(0, 0, -8, -16, -128, -32, -32, 0));
+  const __m256 scales = _mm256_blend_ps(_mm256_set1_ps(1.0f), _mm256_cvtepi32_ps(sums), 2);
+  const __m256 floats = _mm256_mul_ps(scales, _mm256_set1_ps(d));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(&out->d),
+                      _mm256_blend_epi32(fields, _mm256_castps_si256(floats), 3));
 }
 
 void quantise_row(const float* x, int64_t k, InputBlock* out) {
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  static_assert(offsetof(InputBlock, d) == 32 && offsetof(InputBlock, minus_8) == 40 &&
+                offsetof(InputBlock, minus_32) == 52);
   for (int64_t b = 0; b < k / kBlock; ++b, x += kBlock, ++out) {
     const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
-    // Compared as integers, so that a NaN is the largest.
-    const __m512i low_bits = _mm512_and_si512(_mm512_castps_si512(low), magnitude);
-    const __m512i high_bits = _mm512_and_si512(_mm512_castps_si512(high), magnitude);
-    const uint32_t largest_bits = _mm512_reduce_max_epu32(_mm512_max_epu32(low_bits, high_bits));
-    float largest;
-    __builtin_memcpy(&largest, &largest_bits, 4);
-    const bool finite = largest_bits < 0x7f800000u;
+    const __m128i largest_bits = largest_magnitude(low, high);
+    const float largest = _mm_cvtss_f32(_mm_castsi128_ps(largest_bits));
+    const bool finite = static_cast<uint32_t>(_mm_cvtsi128_si32(largest_bits)) < 0x7f800000u;
     const float inverse = finite && largest >= kSmallestInput ? 127.0f / largest : 0.0f;
-    __m128i q_low = _mm_set1_epi8(127), q_high = q_low;
+    __m256i codes = _mm256_set1_epi8(127);
     if (finite) {
-      q_low = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(low, _mm512_set1_ps(inverse))));
-      q_high = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(high, _mm512_set1_ps(inverse))));
+      const __m512 scale = _mm512_set1_ps(inverse);
+      codes = _mm256_inserti128_si256(
+          _mm256_castsi128_si256(_mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(low, scale)))),
+          _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(high, scale))), 1);
     }
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->q), q_low);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out->q + 16), q_high);
-    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(q_low), q_high, 1);
-    const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), both);
-    finish_input_block(inverse == 0.0f && finite ? 0.0f : largest / 127.0f, sum_lanes(_mm256_castsi256_si128(sums)),
-                       sum_lanes(_mm256_extracti128_si256(sums, 1)), *out);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->q), codes);
+    store_sums(inverse == 0.0f && finite ? 0.0f : largest * kOver127, codes, out);
   }
 }
 

@@ -107,6 +107,8 @@ void isa_linear(const LinearTask& task) {
 // Below this a block of activations counts as zero: 127 / max must not overflow.
 constexpr float kSmallestInput = 1e-30f;
 
+constexpr float kOver127 = 1.0f / 127.0f;
+
 // The codes are written already: d and what follows from it and from the sums of the codes' halves.
 inline void finish_input_block(float d, int32_t low, int32_t high, InputBlock& block) {
   const int32_t sum = low + high;

@@ -161,7 +161,7 @@ void direct_rows(const LinearTask& task) {
         prefetch_ahead<Isa, F>(codes + i * scale_bytes(scheme(F).scales, kGroupBlocks) / kGroupBlocks, end);
         const InputBlock* x[R];
         TAILRACE_UNROLL
-        for (int r = 0; r < R; ++r) x[r] = input + r * blocks;
+        for (int r = 0; r < R; ++r) x[r] = input + r * input_row_blocks(task.cols);
         typename Isa::W w[kQuads];
         Isa::template unpack<kBits>(codes, w);
         load_scales<Isa, F>(scales, i, d[0], m[0]);
@@ -206,8 +206,8 @@ struct PanelSpan {
 
 template <class Isa, Format F, int T, int R>
 void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& span) {
-  const int64_t blocks = task.cols / kBlock;
-  const InputBlock* input = static_cast<const InputBlock*>(task.input) + span.row * blocks + span.begin;
+  const int64_t blocks = task.cols / kBlock, x_stride = input_row_blocks(task.cols);
+  const InputBlock* input = static_cast<const InputBlock*>(task.input) + span.row * x_stride + span.begin;
   float* y = task.y + span.row * task.y_stride + span.tile * kTile;
   typename Isa::V acc[T][R];
   TAILRACE_UNROLL
@@ -221,7 +221,7 @@ void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& sp
   for (int b = 0; b < span.count; ++b) {
     const InputBlock* x[R];
     TAILRACE_UNROLL
-    for (int r = 0; r < R; ++r) x[r] = input + r * blocks + b;
+    for (int r = 0; r < R; ++r) x[r] = input + r * x_stride + b;
     typename Isa::V d[T], m[T];
     TAILRACE_UNROLL
     for (int t = 0; t < T; ++t) {

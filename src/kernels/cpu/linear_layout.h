@@ -102,7 +102,9 @@ constexpr size_t tile_bytes(Format format, int64_t cols) {
 constexpr int64_t num_tiles(int64_t rows) { return (rows + kTile - 1) / kTile; }
 
 // Bytes from one row of prepared activations to the next.
-constexpr size_t int8_row_bytes(int64_t k) { return static_cast<size_t>(k / kBlock) * sizeof(InputBlock); }
+// An odd number of cache lines, so that the rows of a register block do not fall on the same cache sets.
+constexpr int64_t input_row_blocks(int64_t k) { return (k / kBlock) | 1; }
+constexpr size_t int8_row_bytes(int64_t k) { return static_cast<size_t>(input_row_blocks(k)) * sizeof(InputBlock); }
 constexpr size_t f32_row_bytes(int64_t k) { return round_up_64(static_cast<size_t>(k) * 4 + 4); }  // and a pad for BF16
 
 }  // namespace

@@ -132,7 +132,7 @@ void quantise_row(const float* x, int64_t k, InputBlock* out) {
     }
     int32_t half[2] = {0, 0};
     for (int i = 0; i < kBlock; ++i) half[i / (kBlock / 2)] += out->q[i];
-    finish_input_block(inverse == 0.0f && finite ? 0.0f : largest / 127.0f, half[0], half[1], *out);
+    finish_input_block(inverse == 0.0f && finite ? 0.0f : largest * kOver127, half[0], half[1], *out);
   }
 }
 
