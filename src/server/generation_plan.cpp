@@ -158,9 +158,6 @@ ApiExpected<std::vector<TokenId>> chat_prompt_ids(const ServedModel& model, cons
     return bad_field("messages", "This model cannot chat: " + model.text->no_template_reason + ". Use /v1/completions.",
                      "no_chat_template");
   }
-  size_t bytes = 0;
-  for (const Json& message : request.messages) bytes += message["content"].get_ref<const std::string&>().size();
-  if (Status status = check_text_bytes(model, bytes); !status.ok()) return too_long(status, "messages");
   ChatInput input;
   input.messages = request.messages;
   input.kwargs = request.template_kwargs;
@@ -172,7 +169,6 @@ ApiExpected<std::vector<TokenId>> chat_prompt_ids(const ServedModel& model, cons
 
 ApiExpected<std::vector<TokenId>> text_prompt_ids(const ServedModel& model, const std::string& text,
                                                   bool add_special_tokens) {
-  if (Status status = check_text_bytes(model, text.size()); !status.ok()) return too_long(status, "prompt");
   auto ids = model.text->tokenizer->encode(text, add_special_tokens, /*parse_special=*/true);
   if (!ids) return api_fail(with_param(ids.error(), "prompt"));
   return std::move(*ids);
@@ -182,6 +178,9 @@ ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatReques
   if (Status status = check_model_name(model, request.params.model); !status.ok()) {
     return api_fail({404, status.message(), "model", "model_not_found"});
   }
+  size_t bytes = 0;
+  for (const Json& message : request.messages) bytes += message["content"].get_ref<const std::string&>().size();
+  if (Status status = check_text_bytes(model, bytes); !status.ok()) return too_long(status, "messages");
   auto ids = chat_prompt_ids(model, request);
   if (!ids) return api_fail(ids.error());
   std::vector<std::vector<TokenId>> prompts;
@@ -200,7 +199,9 @@ ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const Comp
       prompts.push_back(*ids);
       continue;
     }
-    auto ids = text_prompt_ids(model, std::get<std::string>(prompt), /*add_special_tokens=*/true);
+    const auto& text = std::get<std::string>(prompt);
+    if (Status status = check_text_bytes(model, text.size()); !status.ok()) return too_long(status, "prompt");
+    auto ids = text_prompt_ids(model, text, /*add_special_tokens=*/true);
     if (!ids) return api_fail(ids.error());
     prompts.push_back(std::move(*ids));
   }

@@ -1,0 +1,95 @@
+#include "http/scripted_text.h"
+
+#include <array>
+#include <vector>
+
+#include "base/check.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tailrace::test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// GPT-2's printable stand-ins for bytes, as UTF-8.
+std::array<std::string, 256> byte_symbols() {
+  std::array<std::string, 256> out;
+  int next = 256;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    const int code = printable ? byte : next++;
+    if (code < 128) {
+      out[byte] = static_cast<char>(code);
+    } else {
+      out[byte] = {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 63))};
+    }
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, std::vector<std::string>>> scripts() {
+  std::vector<std::string> words;
+  for (int i = 0; i < 20; ++i) words.push_back("w" + std::to_string(i / 10) + std::to_string(i % 10) + " ");
+  return {{"utf8", {"A ", "\xe4\xb8\x96\xc3", "\xa9\xf0", "\x9f\x98\x80" "b"}},
+          {"emoji", {" ok ", "\xf0\x9f", "\x8e", "\x89", "!!"}},
+          {"abc", {"DEF", "GG", "HI", "JJ", "KK"}},
+          {"long", words},
+          {"loop", {"again "}}};
+}
+
+}  // namespace
+
+ScriptedText make_scripted_text() {
+  const auto symbols = byte_symbols();
+  Json vocab = Json::object();
+  for (int byte = 0; byte < 256; ++byte) vocab[symbols[byte]] = byte;
+  TokenId next_id = 256;
+  const auto token_of = [&](const std::string& bytes) {
+    std::string key;
+    for (const unsigned char byte : bytes) key += symbols[byte];
+    if (!vocab.contains(key)) vocab[key] = next_id++;
+    return vocab[key].get<TokenId>();
+  };
+  ScriptedText out;
+  std::map<std::string, std::vector<TokenId>> steps;
+  for (const auto& [name, texts] : scripts()) {
+    for (const auto& text : texts) steps[name].push_back(token_of(text));
+  }
+  Json added = Json::array();
+  const auto add_special = [&](const std::string& content) {
+    added.push_back({{"id", next_id}, {"content", content}, {"single_word", false}, {"lstrip", false},
+                     {"rstrip", false}, {"normalized", false}, {"special", true}});
+    return next_id++;
+  };
+  add_special("<|im_start|>");
+  out.eos = add_special("<|im_end|>");
+  std::string source = "{%- set c = messages[-1].content %}";
+  for (const auto& [name, ids] : steps) {
+    TokenId current = add_special("<|s:" + name + "|>");
+    for (const TokenId id : ids) current = out.successor[current] = id;
+    if (name == "loop") out.successor[current] = current;
+    source += "{%- if c == '" + name + "' %}<|s:" + name + "|>{%- set c = '' %}{%- endif %}";
+  }
+  source += "{{ c }}";
+  const Json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", true}};
+  const Json tokenizer = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added},
+                          {"normalizer", nullptr}, {"pre_tokenizer", level}, {"post_processor", nullptr},
+                          {"decoder", level},
+                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr},
+                                     {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr},
+                                     {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", false},
+                                     {"vocab", vocab}, {"merges", Json::array()}}}};
+  out.text = std::make_shared<TextModel>();
+  auto built = Tokenizer::from_json(tokenizer.dump());
+  CHECK_MSG(built.has_value(), "the scripted tokenizer does not load");
+  out.text->tokenizer = *built;
+  auto compiled = ChatTemplate::compile(source, {});
+  CHECK_MSG(compiled.has_value(), "the scripted template does not compile");
+  out.text->chat_template = *compiled;
+  out.text->eos_ids = {out.eos};
+  out.vocab_size = next_id;
+  return out;
+}
+
+}  // namespace tailrace::test

@@ -1,0 +1,191 @@
+// The HTTP surface over a scripted engine: routes, answers in both modes, errors, keys.
+#include <gtest/gtest.h>
+
+#include "base/test_fault.h"
+#include "http/server_fixture.h"
+
+namespace tailrace::test {
+namespace {
+
+TEST(Server, streams_a_chat_completion) {
+  ServerFixture fixture;
+  const HttpReply reply = fixture.post("/v1/chat/completions", chat_body("abc", {{"stream", true}}));
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.headers.at("content-type"), "text/event-stream");
+  const auto events = sse_data(reply.body);
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(Json::parse(events[0])["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(Json::parse(events[0])["object"], "chat.completion.chunk");
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(fixture.ask(chat_body("abc", {{"stream", true}})).text[0], "DEFGGHIJJKK");
+}
+
+TEST(Server, same_answer_streamed_or_not) {
+  ServerFixture fixture;
+  const Answer answer = fixture.ask_both(chat_body("long"));
+  EXPECT_EQ(answer.finish[0], "stop");
+  EXPECT_EQ(answer.usage["completion_tokens"], 21);
+  EXPECT_EQ(answer.usage["prompt_tokens"], 1);
+  EXPECT_EQ(answer.usage["total_tokens"], 22);
+  EXPECT_TRUE(answer.usage["prompt_tokens_details"].contains("cached_tokens"));
+  EXPECT_EQ(answer.timings["predicted_n"], 21);
+}
+
+TEST(Server, completions_take_text_ids_and_arrays) {
+  ServerFixture fixture;
+  const TokenId trigger = *fixture.text.text->tokenizer->token_to_id("<|s:abc|>");
+  for (const Json& prompt : {Json("<|s:abc|>"), Json::array({"<|s:abc|>"}), Json::array({trigger}),
+                             Json::array({Json::array({trigger})})}) {
+    EXPECT_EQ(fixture.ask_both({{"prompt", prompt}}, "/v1/completions").text[0], "DEFGGHIJJKK") << prompt;
+  }
+  const Answer many = fixture.ask_both({{"prompt", {"<|s:abc|>", "<|s:emoji|>"}}, {"n", 2}}, "/v1/completions");
+  EXPECT_EQ(many.text, (std::vector<std::string>{"DEFGGHIJJKK", "DEFGGHIJJKK", " ok 🎉!!", " ok 🎉!!"}));
+  EXPECT_EQ(many.usage["prompt_tokens"], 2);
+}
+
+TEST(Server, completion_logprobs_have_raw_bytes) {
+  ServerFixture fixture;
+  const HttpReply reply = fixture.post("/v1/completions", {{"prompt", "<|s:emoji|>"}, {"logprobs", 2}});
+  const Json logprobs = Json::parse(reply.body)["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"].size(), 5u);
+  EXPECT_EQ(logprobs["token_bytes"][1], Json::array({240, 159}));
+  EXPECT_EQ(logprobs["top_logprobs"][0].size(), 2u);
+  EXPECT_EQ(logprobs["text_offset"], Json::array({0, 4, 5, 5, 5}));
+}
+
+TEST(Server, models_tokenize_detokenize) {
+  ServerFixture fixture;
+  EXPECT_EQ(Json::parse(http_get(fixture.port(), "/v1/models").body)["data"][0]["id"], "m");
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models/m").status, 200);
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models/other").status, 404);
+  const Json tokens = Json::parse(fixture.post("/tokenize", {{"prompt", "hé"}}).body);
+  EXPECT_EQ(tokens["tokens"], Json::array({'h', 0xC3, 0xA9}));
+  EXPECT_EQ(tokens["count"], 3);
+  EXPECT_EQ(Json::parse(fixture.post("/detokenize", {{"tokens", tokens["tokens"]}}).body)["prompt"], "hé");
+  EXPECT_EQ(fixture.post("/detokenize", {{"tokens", {1 << 30}}}).status, 400);
+  EXPECT_EQ(Json::parse(fixture.post("/tokenize", chat_body("abc")).body)["count"], 1);
+}
+
+TEST(Server, unknown_paths_and_methods) {
+  ServerFixture fixture;
+  EXPECT_EQ(http_get(fixture.port(), "/v2/nothing").status, 404);
+  const HttpReply reply = http_get(fixture.port(), "/v1/chat/completions");
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.headers.at("allow"), "POST");
+  EXPECT_EQ(fixture.post("/health", Json::object()).status, 405);
+}
+
+TEST(Server, wrong_model_is_404) {
+  ServerFixture fixture;
+  const Answer answer = fixture.ask(chat_body("abc", {{"model", "gpt-9"}}));
+  EXPECT_EQ(answer.status, 404);
+  EXPECT_EQ(answer.error["code"], "model_not_found");
+  EXPECT_EQ(answer.error["param"], "model");
+}
+
+TEST(Server, api_key_guards_all_but_health_and_metrics) {
+  FixtureOptions options;
+  options.config.http.api_key = "secret";
+  ServerFixture fixture(options);
+  const std::string good = "Authorization: Bearer secret\r\n";
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models").status, 401);
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models", "Authorization: Bearer secreT\r\n").status, 401);
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models", "Authorization: Bearer secretsecret\r\n").status, 401);
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models", "Authorization: Bearer \r\n").status, 401);
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models", good).status, 200);
+  EXPECT_EQ(http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump()).status, 401);
+  EXPECT_EQ(http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), good).status, 200);
+  EXPECT_EQ(http_get(fixture.port(), "/health").status, 200);
+  EXPECT_EQ(http_get(fixture.port(), "/metrics").status, 200);
+}
+
+TEST(Server, full_queue_is_503_with_retry_after) {
+  FixtureOptions options;
+  options.config.limits.max_queued_requests = 2;
+  ServerFixture fixture(options);
+  fixture.engine.admitting = false;
+  HttpConnection first(fixture.port()), second(fixture.port());
+  first.send_request("POST", "/v1/chat/completions", chat_body("abc").dump());
+  second.send_request("POST", "/v1/chat/completions", chat_body("abc").dump());
+  ASSERT_TRUE(ServerFixture::eventually([&] { return fixture.queue.depth() == 2; }));
+  const HttpReply refused = fixture.post("/v1/chat/completions", chat_body("abc"));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.count("retry-after"), 1u);
+  fixture.engine.admitting = true;
+  EXPECT_EQ(first.read_reply().status, 200);
+  EXPECT_EQ(second.read_reply().status, 200);
+}
+
+TEST(Server, engine_failure_reaches_every_open_request) {
+  ServerFixture fixture;
+  fixture.engine.step_us = 1000;
+  HttpConnection streaming(fixture.port());
+  streaming.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}}).dump());
+  ASSERT_TRUE(streaming.read_until("again"));
+  fixture.engine.fail_all = true;
+  const HttpReply reply = streaming.read_reply();
+  const auto events = sse_data(reply.body);
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["type"], "server_error");
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(fixture.ask(chat_body("loop")).status, 500);
+}
+
+TEST(Server, request_timeout_ends_the_request) {
+  FixtureOptions options;
+  options.config.limits.request_timeout_s = 0.2;
+  ServerFixture fixture(options);
+  fixture.engine.admitting = false;
+  const Answer answer = fixture.ask(chat_body("abc"));
+  EXPECT_EQ(answer.status, 504);
+  EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_cancelled == 1; }));
+}
+
+TEST(Server, metrics_count_requests) {
+  ServerFixture fixture;
+  fixture.ask(chat_body("abc"));
+  fixture.ask(chat_body("abc", {{"max_tokens", 2}}));
+  EXPECT_EQ(fixture.metric("tailrace_request_success_total", "finished_reason=\"stop\""), 1);
+  EXPECT_EQ(fixture.metric("tailrace_request_success_total", "finished_reason=\"length\""), 1);
+  EXPECT_EQ(fixture.metric("tailrace_time_to_first_token_seconds_count"), 2);
+  EXPECT_EQ(fixture.metric("tailrace_generation_tokens_total"), 8);
+  EXPECT_EQ(fixture.metric("tailrace_host_block_total"), 0);
+}
+
+// Hazard 18: /health must not wait for somebody's tokenizing. The guard is the worker pool.
+double health_wait_share(bool fault) {
+  FixtureOptions options;
+  options.config.http.io_threads = 1;
+  ServerFixture fixture(options);
+  std::string text;
+  for (int i = 0; i < 300000; ++i) text += "word" + std::to_string(i % 1000) + " ";
+  std::unique_ptr<ScopedTestFault> scope;
+  if (fault) scope = std::make_unique<ScopedTestFault>(Fault::kInlineTokenize);
+  std::atomic<bool> answered{false};
+  double total_ms = 0;
+  const auto ms_since = [](auto start) {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::thread client([&] {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(fixture.post("/tokenize", {{"prompt", text}}).status, 200);
+    total_ms = ms_since(start);
+    answered = true;
+  });
+  double longest_ms = 0;
+  while (!answered) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(http_get(fixture.port(), "/health").status, 200);
+    longest_ms = std::max(longest_ms, ms_since(start));
+  }
+  client.join();
+  return longest_ms / total_ms;
+}
+
+TEST(Hazard18, health_answers_while_a_long_prompt_is_tokenized) {
+  EXPECT_LT(health_wait_share(false), 0.5);
+  EXPECT_GT(health_wait_share(true), 0.5);
+}
+
+}  // namespace
+}  // namespace tailrace::test
