@@ -108,6 +108,7 @@ struct Avx2 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), w.b);
   }
   static void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+  static void prefetch_l2(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
   static void load_bf16_pairs(const uint8_t* p, V (&w)[2]) {
     const W pairs = load_codes(p);

@@ -73,6 +73,7 @@ struct Avx512 {
   static W load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
   static void store_codes(uint8_t* p, W w) { _mm512_storeu_si512(p, w); }
   static void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+  static void prefetch_l2(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
   static void load_bf16_pairs(const uint8_t* p, V (&w)[2]) {
     const __m512i pairs = load_codes(p), odd = _mm512_set1_epi32(static_cast<int>(0xffff0000u));

@@ -198,6 +198,21 @@ void unpack_panel(const uint8_t* tile, int64_t blocks, int64_t begin, int count,
   }
 }
 
+// The packed bytes that the next panels need, prefetched in even shares while the present ones are multiplied.
+struct Ahead {
+  const uint8_t* next[2];  // one range per tile
+  const uint8_t* end[2];
+  int lines;               // per block of a register block of rows
+};
+
+template <class Isa>
+inline void prefetch_share(Ahead& ahead) {
+  const int range = ahead.next[0] < ahead.end[0] ? 0 : 1;
+  const uint8_t* p = ahead.next[range];
+  for (int i = 0; i < ahead.lines && p < ahead.end[range]; ++i, p += 64) Isa::prefetch_l2(p);
+  ahead.next[range] = p;
+}
+
 // Where a panel's outputs are and which part of K it covers.
 struct PanelSpan {
   int64_t tile, row, begin;  // first tile, activation row and block
@@ -205,7 +220,7 @@ struct PanelSpan {
 };
 
 template <class Isa, Format F, int T, int R>
-void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& span) {
+void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& span, Ahead& ahead) {
   const int64_t blocks = task.cols / kBlock, x_stride = input_row_blocks(task.cols);
   const InputBlock* input = static_cast<const InputBlock*>(task.input) + span.row * x_stride + span.begin;
   float* y = task.y + span.row * task.y_stride + span.tile * kTile;
@@ -219,6 +234,7 @@ void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& sp
     }
   }
   for (int b = 0; b < span.count; ++b) {
+    prefetch_share<Isa>(ahead);
     const InputBlock* x[R];
     TAILRACE_UNROLL
     for (int r = 0; r < R; ++r) x[r] = input + r * x_stride + b;
@@ -242,15 +258,41 @@ void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& sp
 }
 
 template <class Isa, Format F, int T, int R>
-void panel_some_rows(int rows, const LinearTask& task, const Panel* panels, const PanelSpan& span) {
-  if (rows == R) return panel_rows<Isa, F, T, R>(task, panels, span);
-  if constexpr (R > 1) panel_some_rows<Isa, F, T, R - 1>(rows, task, panels, span);
+void panel_some_rows(int rows, const LinearTask& task, const Panel* panels, const PanelSpan& span, Ahead& ahead) {
+  if (rows == R) return panel_rows<Isa, F, T, R>(task, panels, span, ahead);
+  if constexpr (R > 1) panel_some_rows<Isa, F, T, R - 1>(rows, task, panels, span, ahead);
 }
 
 // Splits m rows into even pieces of at most `most`: the size of the next piece.
 inline int next_rows(int64_t left, int most) {
   const int64_t pieces = (left + most - 1) / most;
   return static_cast<int>((left + pieces - 1) / pieces);
+}
+
+// What follows blocks [begin, begin + count) of `tiles` tiles: the rest of them, or the start of the next tiles.
+template <Format F>
+Ahead bytes_ahead(const LinearTask& task, int64_t tile, int tiles, int64_t after, int64_t rows, int most_rows) {
+  const int64_t blocks = task.cols / kBlock;
+  const size_t stride = tile_bytes(F, task.cols);
+  if (after >= blocks) {
+    tile += tiles;
+    after = 0;
+  }
+  const int64_t left = blocks - after;
+  const size_t groups = static_cast<size_t>((left < kChunkBlocks ? left + kGroupBlocks - 1 : kChunkBlocks) / kGroupBlocks);
+  const size_t bytes = group_bytes(F, kGroupBlocks) * groups;
+  const int64_t last = tile + tiles < task.tile_end ? tile + tiles : task.tile_end;
+  Ahead ahead = {};
+  for (int64_t t = tile; t < last; ++t) {
+    ahead.next[t - tile] = task.data + stride * t + group_bytes(F, kGroupBlocks) * (after / kGroupBlocks);
+    ahead.end[t - tile] = ahead.next[t - tile] + bytes;
+  }
+  // Spread over all register blocks of rows, or over eight where there are many.
+  int64_t pieces = (rows + most_rows - 1) / most_rows;
+  if (pieces > 8) pieces = 8;
+  const int64_t shares = pieces * (kChunkBlocks < blocks ? kChunkBlocks : blocks);
+  ahead.lines = static_cast<int>((static_cast<int64_t>(bytes) * tiles / 64 + shares - 1) / shares);
+  return ahead;
 }
 
 template <class Isa, Format F, int T>
@@ -262,9 +304,10 @@ void panel_tiles(const LinearTask& task, int64_t tile, int64_t row_begin, int64_
     const int count = static_cast<int>(blocks - begin < kChunkBlocks ? blocks - begin : kChunkBlocks);
     TAILRACE_UNROLL
     for (int t = 0; t < T; ++t) unpack_panel<Isa, F>(task.data + stride * (tile + t), blocks, begin, count, panels[t]);
+    Ahead ahead = bytes_ahead<F>(task, tile, T, begin + count, row_end - row_begin, Isa::kPanelRows);
     for (int64_t row = row_begin; row < row_end;) {
       const int rows = next_rows(row_end - row, Isa::kPanelRows);
-      panel_some_rows<Isa, F, T, Isa::kPanelRows>(rows, task, panels, {tile, row, begin, count});
+      panel_some_rows<Isa, F, T, Isa::kPanelRows>(rows, task, panels, {tile, row, begin, count}, ahead);
       row += rows;
     }
   }

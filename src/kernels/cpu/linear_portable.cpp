@@ -104,7 +104,7 @@ struct Portable {
     return w;
   }
   static void store_codes(uint8_t* p, const W& w) { std::memcpy(p, w.v, kVector); }
-  static void prefetch(const uint8_t*) {}
+  static void prefetch_l2(const uint8_t*) {}
 
   static void load_bf16_pairs(const uint8_t* p, V (&w)[2]) {
     uint16_t bits[2 * kTile];
