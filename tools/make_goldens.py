@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Writes expected.json and logits.bin beside the tiny checkpoints of tests/goldens: what transformers computes.
 
-float32 arithmetic on the bf16 weights, eager attention, no cache. Per prompt: its token ids, the positions whose logits
+float32 arithmetic on the bf16 weights, eager attention, no cache; keys and values are rounded to bfloat16 before
+attention reads them, as the KV cache stores them, so that tests can ask for far more than bfloat16's precision. Per prompt: its token ids, the positions whose logits
 are kept (logits.bin holds them as little-endian float32, [prompts][positions][vocab]), the greedy continuation of 16
 tokens, and the logit margin of each of those over the runner-up. Needs: tools/requirements-goldens.txt.
 """
+import importlib
 import json
 import pathlib
 import sys
@@ -18,6 +20,17 @@ TEXT = ("The reservoir above the mill kept the wheel turning all summer; what ra
         "they called the tailrace.")
 # Around the window of 24 (Mistral) and 32 (Gemma 3), around blocks of 16 and 64.
 POSITIONS = [0, 1, 15, 16, 23, 24, 31, 32, 33, 63, 64]
+
+
+def round_keys_and_values():
+    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma3"):
+        module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+        eager = module.eager_attention_forward
+
+        def rounded(layer, query, key, value, *args, eager=eager, **kwargs):
+            return eager(layer, query, key.bfloat16().float(), value.bfloat16().float(), *args, **kwargs)
+
+        module.eager_attention_forward = rounded
 
 
 def prompts(name, vocab, tokenizer):
@@ -55,6 +68,7 @@ def write_expectations(folder, model, prompt_ids):
 def main():
     goldens = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
     torch.set_num_threads(1)
+    round_keys_and_values()
     for folder in sorted(path.parent for path in goldens.glob("*/config.json")):
         if len(sys.argv) > 1 and folder.name not in sys.argv[1:]:
             continue

@@ -16,7 +16,7 @@ from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from make_goldens import TEXT, write_expectations
+from make_goldens import TEXT, round_keys_and_values, write_expectations
 from make_tiny_checkpoint import shapes, values
 
 GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
@@ -144,6 +144,7 @@ def prompts(name, vocab):
 
 def main():
     torch.set_num_threads(1)
+    round_keys_and_values()
     small = {name: json.loads((GOLDENS / name / "config.json").read_text()) for name in ("qwen3", "gemma3")}
     for name, config in {"llama": LLAMA, **small}.items():
         rng = np.random.default_rng(3000 + sum(name.encode()))
