@@ -47,6 +47,7 @@ Expected<std::string> ChatTemplate::render(const ChatInput& input) const {
   if (!json) return fail(json.error());
   tk_string text{};
   tk_string error{};
+  const TextkitCall call;
   const tk_status status = tk_template_render(handle_, to_tk(*json), clock_of(input), &text, &error);
   if (status != TK_OK) return fail(to_status(status, error));
   return take(text);
@@ -59,6 +60,7 @@ Expected<RenderedPrompt> ChatTemplate::render_ids(const ChatInput& input, const 
   tk_string text{};
   tk_ids ids{};
   tk_string error{};
+  const TextkitCall call;
   const tk_status status =
       tk_template_render_ids(handle_, tokenizer.handle(), to_tk(*json), clock_of(input), control_ids.data(),
                              control_ids.size(), &text, &ids, &error);

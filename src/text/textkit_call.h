@@ -9,7 +9,34 @@
 #include "base/status.h"
 #include "textkit.h"
 
+#if defined(__SANITIZE_THREAD__)
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+#endif
+
 namespace tailrace {
+
+// Held during a call: Rust's locks are invisible to ThreadSanitizer, so what they guard would look like races.
+class TextkitCall {
+ public:
+#if defined(__SANITIZE_THREAD__)
+  TextkitCall() {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~TextkitCall() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+#else
+  TextkitCall() {}
+#endif
+  TextkitCall(const TextkitCall&) = delete;
+};
 
 inline tk_str to_tk(std::string_view text) { return {text.data(), text.size()}; }
 

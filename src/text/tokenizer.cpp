@@ -29,7 +29,10 @@ Tokenizer::Tokenizer(tk_tokenizer* handle) : handle_(handle) {
   decode_rule_.join.assign(pieces.join.data, pieces.join.len);
 }
 
-Tokenizer::~Tokenizer() { tk_tokenizer_free(handle_); }
+Tokenizer::~Tokenizer() {
+  const TextkitCall call;
+  tk_tokenizer_free(handle_);
+}
 
 Expected<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view tokenizer_json) {
   tk_tokenizer* handle = nullptr;
@@ -77,6 +80,7 @@ Expected<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add
                                                  bool parse_special) const {
   tk_ids ids{};
   tk_string error{};
+  const TextkitCall call;
   const tk_status status = tk_encode(handle_, to_tk(text), add_special_tokens, parse_special, &ids, &error);
   if (status != TK_OK) return fail(to_status(status, error));
   return take(ids);

@@ -37,6 +37,7 @@ TEST(Tpl2, rows_of_the_oracle) {
             "z=1;a=q;za");
   EXPECT_EQ(render_with("{{ true }} {{ none }} {{ [1,'a'] }} {{ {'k': 'v'} }} {{ 1.0 }}"),
             "True None [1, 'a'] {'k': 'v'} 1.0");
+  EXPECT_EQ(render_with("A\r\n{% if true %}\r\nB\r{% endif %}C"), "A\nB\nC");
   EXPECT_EQ(render_with("{{ 1e20 }} {{ 1e-5 }} {{ 0.1 }}"), "1e+20 1e-05 0.1");
 }
 

@@ -64,7 +64,9 @@ impl Template {
             Err(e) => return failure(Code::Internal, format!("template globals: {e}")),
         };
         let mut env = environment(max_steps)?;
-        if let Err(e) = env.add_template_owned(NAME, generation_as_with(source)) {
+        // Jinja reads every line end as one newline.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        if let Err(e) = env.add_template_owned(NAME, generation_as_with(&source)) {
             return failure(Code::Unsupported, describe(&e));
         }
         check_names(&env)?;
@@ -127,26 +129,19 @@ fn environment(max_steps: u64) -> Outcome<Environment<'static>> {
 }
 
 /// tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False), as Hugging Face defines it.
-fn tojson(state: &State, value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let mut args: Vec<Value> = args.0;
-    let mut named: Option<Kwargs> = None;
-    if args.last().is_some_and(Value::is_kwargs) {
-        named = args.pop().map(Kwargs::try_from).transpose()?;
-    }
+fn tojson(state: &State, value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
     let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
     if args.len() > names.len() {
         return Err(Error::new(ErrorKind::TooManyArguments, "tojson takes four arguments"));
     }
-    let mut given: Vec<Option<Value>> = args.into_iter().map(Some).collect();
+    let mut given: Vec<Option<Value>> = args.0.into_iter().map(Some).collect();
     given.resize(names.len(), None);
-    if let Some(named) = &named {
-        for (slot, name) in given.iter_mut().zip(names) {
-            if named.has(name) {
-                *slot = Some(named.get(name)?);
-            }
+    for (slot, name) in given.iter_mut().zip(names) {
+        if named.has(name) {
+            *slot = Some(named.get(name)?);
         }
-        named.assert_all_used()?;
     }
+    named.assert_all_used()?;
     let given: Vec<Option<Value>> = given.into_iter().map(|v| v.filter(|v| !v.is_none())).collect();
     let indent = match &given[1] {
         None => None,
