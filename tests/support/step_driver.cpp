@@ -33,7 +33,7 @@ void StepDriver::add(int slot, const std::vector<TokenId>& tokens, bool decode) 
     const KvGroupConfig& group = memory.kv.groups[g];
     const int32_t share = (group.num_blocks - 1) / memory.step.max_rows;
     // A window group's blocks are used in a ring: what lies before the window is overwritten.
-    CHECK(group.window == 0 ? last < share : share * block_size >= group.window - 1 + q_len + block_size);
+    CHECK(last < share || (group.window > 0 && share * block_size >= group.window - 1 + q_len + block_size));
     BlockPatch patch{.group = static_cast<int32_t>(g), .slot = slot, .first_index = first};
     for (int32_t i = first; i <= last; ++i) patch.blocks.push_back(1 + slot * share + i % share);
     plan_.block_patches.push_back(std::move(patch));

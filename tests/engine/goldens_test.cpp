@@ -1,0 +1,177 @@
+// Tiny checkpoints of each architecture against what transformers computes for them in float32: logits at positions around
+// blocks and windows, through prefill, chunks and single decode steps, and the greedy continuation.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/linear.h"
+#include "support/engine_fixture.h"
+#include "support/golden.h"
+#include "support/step_driver.h"
+
+namespace tailrace {
+namespace {
+
+// Stated per backend, relative to the spread (standard deviation) of the golden's logits. The KV pool is bf16 here and
+// float32 there.
+struct Way {
+  const char* backend;
+  const char* isa;  // of the CPU backend
+  double max_error;
+  double mean_error;
+};
+constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
+                         {"cpu", "portable", 0.005, 0.0005},
+                         {"cpu", "avx2", 0.005, 0.0005},
+                         {"cpu", "avx512_vnni", 0.005, 0.0005}};
+
+double spread(const std::vector<float>& values) {
+  double sum = 0, squares = 0;
+  for (float v : values) sum += v, squares += double{v} * v;
+  const double mean = sum / static_cast<double>(values.size());
+  return std::sqrt(squares / static_cast<double>(values.size()) - mean * mean);
+}
+
+struct Error {
+  double max = 0, sum = 0;
+  int64_t count = 0;
+  void add(const float* expected, const std::vector<float>& got, double unit) {
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double error = std::abs(double{got[i]} - expected[i]) / unit;
+      max = std::isfinite(error) ? std::max(max, error) : 1e9;
+      sum += error;
+      ++count;
+    }
+  }
+};
+
+class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
+ protected:
+  void SetUp() override {
+    const std::string best = cpu::isa_name();
+    restore_ = best;
+    if (*way().isa && !cpu::set_isa_for_test(way().isa)) GTEST_SKIP() << "this machine cannot run " << way().isa;
+    golden_ = load_golden(std::get<0>(GetParam()));
+    EngineSetup setup = test_setup(golden_.directory, way().backend);
+    setup.limits.max_rows = 3;
+    setup.limits.context_length = 128;
+    setup.limits.chunk_size = 384;
+    setup.limits.max_total_tokens = 3 * 128;
+    driver_ = std::make_unique<StepDriver>(setup);
+    ASSERT_TRUE(driver_->ok());
+  }
+  void TearDown() override {
+    if (!restore_.empty()) cpu::set_isa_for_test(restore_.c_str());
+  }
+  static const Way& way() { return kWays[std::get<1>(GetParam())]; }
+
+  void expect_close(const Error& error) {
+    EXPECT_LE(error.max, way().max_error);
+    EXPECT_LE(error.sum / static_cast<double>(error.count), way().mean_error);
+    std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.sum / static_cast<double>(error.count));
+  }
+
+  Golden golden_;
+  std::unique_ptr<StepDriver> driver_;
+  std::string restore_;
+};
+
+TEST_P(Goldens, logits_of_whole_prefills) {
+  Error error;
+  for (const GoldenPrompt& prompt : golden_.prompts) {
+    const double unit = spread(prompt.logits);
+    for (size_t i = 0; i < prompt.positions.size(); ++i) {
+      driver_->restart(1);
+      driver_->extend(1, {prompt.ids.begin(), prompt.ids.begin() + prompt.positions[i] + 1});
+      error.add(prompt.logits_at(i), driver_->run()[0], unit);
+    }
+  }
+  expect_close(error);
+}
+
+TEST_P(Goldens, logits_of_chunks) {
+  Error error;
+  for (const GoldenPrompt& prompt : golden_.prompts) {
+    const double unit = spread(prompt.logits);
+    int32_t begin = 0;
+    driver_->restart(0);
+    for (size_t i = 0; i < prompt.positions.size(); begin = prompt.positions[i++] + 1) {
+      driver_->extend(0, {prompt.ids.begin() + begin, prompt.ids.begin() + prompt.positions[i] + 1});
+      error.add(prompt.logits_at(i), driver_->run()[0], unit);
+    }
+  }
+  expect_close(error);
+}
+
+// All prompts side by side: the first step extends each by one token, then each decodes its own prompt.
+TEST_P(Goldens, logits_of_decode_steps) {
+  Error error;
+  size_t longest = 0;
+  for (size_t r = 0; r < golden_.prompts.size(); ++r) {
+    longest = std::max(longest, golden_.prompts[r].ids.size());
+    driver_->restart(static_cast<int>(r));
+    driver_->extend(static_cast<int>(r), {golden_.prompts[r].ids[0]});
+  }
+  for (size_t at = 0; at < longest; ++at) {
+    std::vector<size_t> rows;
+    for (size_t r = 0; r < golden_.prompts.size(); ++r) {
+      if (at >= golden_.prompts[r].ids.size()) continue;
+      rows.push_back(r);
+      if (at > 0) driver_->decode(static_cast<int>(r), golden_.prompts[r].ids[at]);
+    }
+    const auto logits = driver_->run();
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const GoldenPrompt& prompt = golden_.prompts[rows[i]];
+      const auto found = std::find(prompt.positions.begin(), prompt.positions.end(), static_cast<int32_t>(at));
+      if (found == prompt.positions.end()) continue;
+      error.add(prompt.logits_at(found - prompt.positions.begin()), logits[i], spread(prompt.logits));
+    }
+  }
+  expect_close(error);
+}
+
+// A decode row beside an extend row: each as if it were alone.
+TEST_P(Goldens, logits_of_a_mixed_step) {
+  const GoldenPrompt &one = golden_.prompts[0], &other = golden_.prompts[2];
+  driver_->extend(0, {one.ids.begin(), one.ids.end() - 1});
+  driver_->run();
+  driver_->decode(0, one.ids.back());
+  driver_->extend(2, other.ids);
+  const auto logits = driver_->run();
+  Error error;
+  error.add(one.logits_at(one.positions.size() - 1), logits[0], spread(one.logits));
+  error.add(other.logits_at(other.positions.size() - 1), logits[1], spread(other.logits));
+  expect_close(error);
+}
+
+// The reference's token is fed whatever was preferred here, which must be the same token beyond twice the tolerance.
+TEST_P(Goldens, greedy_continuation) {
+  int forced = 0, total = 0;
+  for (const GoldenPrompt& prompt : golden_.prompts) {
+    const double tolerance = way().max_error * spread(prompt.logits);
+    driver_->restart(0);
+    driver_->extend(0, prompt.ids);
+    for (size_t i = 0; i < prompt.greedy.size(); ++i, ++total) {
+      const std::vector<float> logits = driver_->run()[0];
+      const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+      if (best != prompt.greedy[i]) {
+        EXPECT_LE(prompt.margins[i], 2 * tolerance) << "token " << i;
+        ++forced;
+      }
+      driver_->decode(0, prompt.greedy[i]);
+    }
+    driver_->run();
+  }
+  EXPECT_LE(forced, total * 3 / 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Goldens,
+                         ::testing::Combine(::testing::ValuesIn(kGoldenModels), ::testing::Range(0, 4)),
+                         [](const auto& info) {
+                           const Way& way = kWays[std::get<1>(info.param)];
+                           return std::string(std::get<0>(info.param)) + "_" + (*way.isa ? way.isa : way.backend);
+                         });
+
+}  // namespace
+}  // namespace tailrace
