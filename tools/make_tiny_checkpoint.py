@@ -79,15 +79,18 @@ def shapes(config):
             yield prefix + norm + ".weight", (hidden,), "norm"
         for name, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
             yield f"{prefix}self_attn.{name}_proj.weight", (rows, hidden), name
-            if config["model_type"] == "qwen2":
+            if config["model_type"] == "qwen2" or config.get("attention_bias"):
                 yield f"{prefix}self_attn.{name}_proj.bias", (rows,), "bias"
         if gemma or config["model_type"] == "qwen3":
             yield prefix + "self_attn.q_norm.weight", (head,), "norm"
             yield prefix + "self_attn.k_norm.weight", (head,), "norm"
         yield prefix + "self_attn.o_proj.weight", (hidden, q_rows), "o"
-        yield prefix + "mlp.gate_proj.weight", (wide, hidden), "linear"
-        yield prefix + "mlp.up_proj.weight", (wide, hidden), "linear"
-        yield prefix + "mlp.down_proj.weight", (hidden, wide), "linear"
+        if config.get("attention_bias"):
+            yield prefix + "self_attn.o_proj.bias", (hidden,), "bias"
+        for name, rows, cols in (("gate", wide, hidden), ("up", wide, hidden), ("down", hidden, wide)):
+            yield f"{prefix}mlp.{name}_proj.weight", (rows, cols), "linear"
+            if config.get("mlp_bias"):
+                yield f"{prefix}mlp.{name}_proj.bias", (rows,), "bias"
     yield "model.norm.weight", (hidden,), "final_norm"
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (config["vocab_size"], hidden), "head"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/goldens/gguf_*: tiny GGUF files, and what transformers computes on their dequantised weights.
 
-gguf_llama has every quantised type, q and k in the pairwise order of llama.cpp's converter, and rope_freqs.weight;
+gguf_llama has every quantised type, q and k (biases too) in the pairwise order of llama.cpp's converter, biases on every
+matrix, and rope_freqs.weight;
 gguf_qwen3 (YaRN) and gguf_gemma3 (norms that hold the +1, sliding layers) are the checkpoints of make_tiny_checkpoint.py.
 Types that PyPI's gguf cannot quantise to (K-quants) get random blocks of the right size. Expected files as in
 make_goldens.py. Needs: tools/requirements-goldens.txt. Run make_tiny_checkpoint.py before.
@@ -27,7 +28,7 @@ K_SCALES = {"Q4_K": ((0, 1 / 258), (2, 7.5 / 258)), "Q5_K": ((0, 1 / 527), (2, 1
 LLAMA = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=128, hidden_size=256, num_hidden_layers=2,
     num_attention_heads=4, num_key_value_heads=2, head_dim=32, intermediate_size=32, max_position_embeddings=1024,
-    rms_norm_eps=1e-5, tie_word_embeddings=False, eos_token_id=2, bos_token_id=1,
+    rms_norm_eps=1e-5, tie_word_embeddings=False, eos_token_id=2, bos_token_id=1, attention_bias=True, mlp_bias=True,
     rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                          original_max_position_embeddings=64),
 )

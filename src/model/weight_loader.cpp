@@ -36,6 +36,16 @@ std::vector<uint16_t> dummy_values(const TensorView& tensor) {
   return values;
 }
 
+// A bias of pairwise q or k back in NeoX order, as packing does with rows: value 2i + s of a head was s * half + i.
+void undo_pairwise_order(int64_t head_dim, std::vector<float>* values) {
+  const std::vector<float> stored = *values;
+  const int64_t half = head_dim / 2;
+  for (size_t at = 0; at < stored.size(); ++at) {
+    const int64_t head = static_cast<int64_t>(at) / head_dim, within = static_cast<int64_t>(at) % head_dim;
+    (*values)[head * head_dim + within % 2 * half + within / 2] = stored[at];
+  }
+}
+
 }  // namespace
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend,
@@ -128,9 +138,12 @@ Status WeightLoader::run(const Job& job) const {
   if (job.packed) {
     if (Status status = backend_.pack(tensor, job.packed); !status.ok()) return status;
   } else {
-    const int64_t n = cols_of(tensor);
-    if (Status status = dequantize_row(tensor.format, tensor.data, n, job.values); !status.ok()) return status;
-    for (int64_t i = 0; i < n; ++i) job.values[i] += job.add;
+    std::vector<float> values(static_cast<size_t>(cols_of(tensor)));
+    if (Status status = dequantize_row(tensor.format, tensor.data, cols_of(tensor), values.data()); !status.ok()) {
+      return status;
+    }
+    if (tensor.rope_interleaved) undo_pairwise_order(tensor.head_dim, &values);
+    for (size_t i = 0; i < values.size(); ++i) job.values[i] = values[i] + job.add;
   }
   if (!dummy_) checkpoint_.release(job.tensor);
   return Status();
