@@ -184,15 +184,16 @@ void Scheduler::Impl::admit_waiting(int32_t share) {
     }
     const bool alone = running.empty() && leaving.empty();
     // A look-up walks the whole prompt: not in every step that has no room for it.
-    if (sequence.refused && !admission.fits(sequence, sequence.refused_match, running, index, alone)) return;
+    const bool looked_up = sequence.refused_step > 0 && next_step - sequence.refused_step < kLookUpAgainSteps;
+    if (looked_up && !admission.fits(sequence, sequence.refused_match, running, index, alone)) return;
     PrefixMatch match = index.match(sequence.key(), sequence.known_len() - 1);
     if (!admission.fits(sequence, match, running, index, alone)) {
       match.path.clear();
       sequence.refused_match = std::move(match);
-      sequence.refused = true;
+      sequence.refused_step = next_step;
       return;
     }
-    sequence.refused = false;
+    sequence.refused_step = 0;
     admission.remove(&sequence);
     start_running(sequence, match);
   }

@@ -91,6 +91,7 @@ struct Scheduler::Impl {
   static constexpr int32_t kFloorTokens = 16;
   static constexpr int32_t kMinSharedTokens = 64;  // fewer are computed twice rather than waited for
   static constexpr size_t kMaxPassedOver = 64;
+  static constexpr uint64_t kLookUpAgainSteps = 32;
 };
 
 }  // namespace tailrace

@@ -39,8 +39,8 @@ struct Sequence {
   uint64_t last_step = 0;         // last planned step
   uint64_t waits_for = 0;         // arrival of the row in prefill whose blocks it wants to match first
   int32_t waits_for_gain = 0;     // prompt tokens that this spares
-  PrefixMatch refused_match;      // what it was last refused with (path empty): asked again with this before a new look-up
-  bool refused = false;
+  PrefixMatch refused_match;      // what it was refused with (path empty): asked again with this before a new look-up
+  uint64_t refused_step = 0;      // 0: never
   bool admitted_before = false;
   bool finished = false;          // its finish update was given
   SequenceKv kv;
