@@ -158,7 +158,7 @@ double health_wait_share(bool fault) {
   options.config.http.io_threads = 1;
   ServerFixture fixture(options);
   std::string text;
-  for (int i = 0; i < 300000; ++i) text += "word" + std::to_string(i % 1000) + " ";
+  for (int i = 0; i < 30000; ++i) text += "word" + std::to_string(i % 1000) + " ";
   std::unique_ptr<ScopedTestFault> scope;
   if (fault) scope = std::make_unique<ScopedTestFault>(Fault::kInlineTokenize);
   std::atomic<bool> answered{false};
