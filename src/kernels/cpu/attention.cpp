@@ -76,7 +76,8 @@ const AttentionKernels& attention_kernels() {
 
 int64_t attention_thread_floats(int64_t head_dim, int64_t gqa_ratio) {
   const int64_t rows = std::max<int64_t>(kTileRows, gqa_ratio);
-  const int64_t floats = rows * (2 * head_dim + kKeyChunk + 2) + 2 * head_dim * kKeyChunk;
+  constexpr int64_t kLanes = 16, kBlockRows = 24;  // the most of any instruction set
+  const int64_t floats = rows * (2 * head_dim + kLanes + 1) + (kBlockRows + 2 * head_dim) * kKeyChunk;
   return (floats + 15) / 16 * 16;
 }
 

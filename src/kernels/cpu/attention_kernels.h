@@ -58,9 +58,9 @@ struct KeyRows {
   }
 };
 
-// Folds a chunk of scores [kKeyChunk] into the running (max, sum): scores become probabilities; returns the factor that
-// earlier sums and outputs must be multiplied by.
-INLINE float online_softmax(float* s, float* max, float* sum) {
+// Folds a chunk of scores [kKeyChunk] into the running maximum and the running sums, one a lane: scores become
+// probabilities; returns the factor that earlier outputs must be multiplied by.
+INLINE float online_softmax(float* s, float* max, float* sums) {
   V top = load(s);
   UNROLL for (int i = W; i < kKeyChunk; i += W) top = vmax(top, load(s + i));
   const float chunk_max = max_lane(top);
@@ -76,63 +76,90 @@ INLINE float online_softmax(float* s, float* max, float* sum) {
     total += probability;
   }
   const float factor = new_max == *max ? 1.0f : exp2s(*max - new_max);
-  *sum = *sum * factor + sum_lanes(total);
+  store(sums, load(sums) * factor + total);
   *max = new_max;
   return factor;
 }
 
 // Decode ----------------------------------------------------------------------------------------------------------------
 
-// s[h][t] = q[h] . k[t] for H heads and a chunk of keys.
+// s[h][t] = q[h] . k[t] for H heads and a chunk of keys. W keys are transposed in registers, so that lanes are keys. Asks for
+// the values of the chunk meanwhile; decode_values asks for the next chunk's keys.
 template <int H>
 INLINE void decode_scores(const float* q, int64_t head_dim, const KeyRows& rows, float* s) {
-  constexpr int T = W == 16 ? 4 : 2;  // keys at a time
-  for (int t0 = 0; t0 < rows.count; t0 += W) {
-    V dots[H][W];
-    for (int t = 0; t < W; t += T) {
-      const uint16_t* const* k = rows.k + t0 + t;
-      V acc[T][H] = {};
-      for (int64_t d = 0; d < head_dim; d += W) {
-        V key[T];
-        UNROLL for (int i = 0; i < T; ++i) key[i] = load_bf16(k[i] + d);
+  for (int t = 0; t < rows.count; t += W) {
+    const uint16_t* const* k = rows.k + t;
+    V even[H] = {}, odd[H] = {};
+    int64_t d = 0;
+    for (; d + 2 * W <= head_dim; d += 2 * W) {
+      V pairs[W];
+      UNROLL for (int i = 0; i < W; ++i) {
+        pairs[i] = (V)load_pairs(k[i] + d);
+        __builtin_prefetch(rows.v[t + i] + d);
+      }
+      transpose(pairs);
+      UNROLL for (int i = 0; i < W; ++i) {
+        const V a = even_bf16((VI)pairs[i]), b = odd_bf16((VI)pairs[i]);
         UNROLL for (int h = 0; h < H; ++h) {
-          const V query = load(q + h * head_dim + d);
-          UNROLL for (int i = 0; i < T; ++i) acc[i][h] += key[i] * query;
+          even[h] += a * q[h * head_dim + d + 2 * i];
+          odd[h] += b * q[h * head_dim + d + 2 * i + 1];
         }
       }
-      UNROLL for (int h = 0; h < H; ++h) {
-        UNROLL for (int i = 0; i < T; ++i) dots[h][t + i] = acc[i][h];
+    }
+    if (d < head_dim) {
+      V lanes[W];
+      UNROLL for (int i = 0; i < W; ++i) lanes[i] = load_bf16(k[i] + d);
+      transpose(lanes);
+      UNROLL for (int i = 0; i < W; ++i) {
+        UNROLL for (int h = 0; h < H; ++h) even[h] += lanes[i] * q[h * head_dim + d + i];
       }
     }
-    UNROLL for (int h = 0; h < H; ++h) store(s + h * kKeyChunk + t0, sums_of(dots[h]));
+    UNROLL for (int h = 0; h < H; ++h) store(s + h * kKeyChunk + t, even[h] + odd[h]);
   }
 }
 
-// out[h][d0, d0 + D * W) = factor[h] * out + sum_t s[h][t] v[t].
-template <int H, int D>
-INLINE void decode_values(const float* s, const float* factor, const KeyRows& rows, int64_t d0, float* out,
-                          int64_t out_stride) {
-  V acc[H][D];
+// out[h][d0, d0 + 2 * P * W) = factor[h] * out + sum_t s[h][t] v[t], in pairs: each 2 * W of out hold the even dims, then
+// the odd ones.
+template <int H, int P>
+INLINE void decode_values(const float* s, const float* factor, const KeyRows& rows, const KeyRows& next, int64_t d0,
+                          float* out, int64_t out_stride) {
+  V acc[H][2 * P];
   UNROLL for (int h = 0; h < H; ++h) {
-    UNROLL for (int i = 0; i < D; ++i) acc[h][i] = load(out + h * out_stride + d0 + i * W) * factor[h];
+    UNROLL for (int i = 0; i < 2 * P; ++i) acc[h][i] = load(out + h * out_stride + d0 + i * W) * factor[h];
   }
   for (int t = 0; t < rows.count; ++t) {
-    V value[D];
-    UNROLL for (int i = 0; i < D; ++i) value[i] = load_bf16(rows.v[t] + d0 + i * W);
+    V value[2 * P];
+    UNROLL for (int i = 0; i < P; ++i) {
+      const VI pairs = load_pairs(rows.v[t] + d0 + 2 * i * W);
+      __builtin_prefetch(next.k[t] + d0 + 2 * i * W);
+      value[2 * i] = even_bf16(pairs);
+      value[2 * i + 1] = odd_bf16(pairs);
+    }
     UNROLL for (int h = 0; h < H; ++h) {
       const V probability = splat(s[h * kKeyChunk + t]);
-      UNROLL for (int i = 0; i < D; ++i) acc[h][i] += probability * value[i];
+      UNROLL for (int i = 0; i < 2 * P; ++i) acc[h][i] += probability * value[i];
     }
   }
   UNROLL for (int h = 0; h < H; ++h) {
-    UNROLL for (int i = 0; i < D; ++i) store(out + h * out_stride + d0 + i * W, acc[h][i]);
+    UNROLL for (int i = 0; i < 2 * P; ++i) store(out + h * out_stride + d0 + i * W, acc[h][i]);
   }
 }
 
-// One chunk of keys for H query heads.
+// The last W dims where head_dim is an odd multiple of W; in order.
 template <int H>
-void decode_chunk(const AttentionParams& p, const float* q, const KeyRows& rows, float* max, float* sum, float* out,
-                  int64_t out_stride) {
+INLINE void decode_last_values(const float* s, const float* factor, const KeyRows& rows, int64_t d0, float* out,
+                               int64_t out_stride) {
+  for (int h = 0; h < H; ++h) {
+    V acc = load(out + h * out_stride + d0) * factor[h];
+    for (int t = 0; t < rows.count; ++t) acc += s[h * kKeyChunk + t] * load_bf16(rows.v[t] + d0);
+    store(out + h * out_stride + d0, acc);
+  }
+}
+
+// One chunk of keys for H query heads; sums [H][W].
+template <int H>
+void decode_chunk(const AttentionParams& p, const float* q, const KeyRows& rows, const KeyRows& next, float* max,
+                  float* sums, float* out, int64_t out_stride) {
   alignas(64) float s[H * kKeyChunk];
   float factor[H];
   decode_scores<H>(q, p.head_dim, rows, s);
@@ -142,12 +169,13 @@ void decode_chunk(const AttentionParams& p, const float* q, const KeyRows& rows,
       for (int i = 0; i < rows.count; i += W) store(row + i, capped(load(row + i), p.softcap));
     }
     for (int i = rows.count; i < kKeyChunk; ++i) row[i] = kNegInf;
-    factor[h] = online_softmax(row, max + h, sum + h);
+    factor[h] = online_softmax(row, max + h, sums + h * W);
   }
-  constexpr int D = W == 16 ? 4 : 2;
+  constexpr int P = W == 16 ? 2 : 1;
   int64_t d = 0;
-  for (; d + D * W <= p.head_dim; d += D * W) decode_values<H, D>(s, factor, rows, d, out, out_stride);
-  for (; d < p.head_dim; d += W) decode_values<H, 1>(s, factor, rows, d, out, out_stride);
+  for (; d + 2 * P * W <= p.head_dim; d += 2 * P * W) decode_values<H, P>(s, factor, rows, next, d, out, out_stride);
+  for (; d + 2 * W <= p.head_dim; d += 2 * W) decode_values<H, 1>(s, factor, rows, next, d, out, out_stride);
+  if (d < p.head_dim) decode_last_values<H>(s, factor, rows, d, out, out_stride);
 }
 
 void decode(const AttentionParams& p, int32_t row, int32_t kv_head, KeyRange keys, float* max, float* sum, float* out,
@@ -155,29 +183,48 @@ void decode(const AttentionParams& p, int32_t row, int32_t kv_head, KeyRange key
   const int group = p.q_heads / p.kv_heads;
   const int64_t head_dim = p.head_dim;
   const float* q = p.q + p.rows[row].q_start * p.q_stride + int64_t{kv_head} * group * head_dim;
+  float* sums = scratch + group * head_dim;  // [group][W]
   const float scale = query_scale(p);
   for (int64_t i = 0; i < group * head_dim; i += W) store(scratch + i, load(q + i) * scale);
   for (int h = 0; h < group; ++h) {
     max[h] = kNegInf;
-    sum[h] = 0;
+    store(sums + h * W, V{});
     for (int64_t d = 0; d < head_dim; d += W) store(out + h * out_stride + d, V{});
   }
-  KeyRows rows;
-  for (int64_t begin = keys.begin; begin < keys.end;) {
-    int64_t end = (begin / kKeyChunk + 1) * kKeyChunk;
-    end = end < keys.end ? end : keys.end;
-    rows.find(p, p.rows[row].slot, kv_head, begin, begin, end);
+  const int64_t slot = p.rows[row].slot;
+  const auto chunk_end = [&](int64_t begin) {
+    const int64_t end = (begin / kKeyChunk + 1) * kKeyChunk;
+    return end < keys.end ? end : keys.end;
+  };
+  KeyRows chunks[2];  // the current one and the next
+  if (keys.begin < keys.end) chunks[0].find(p, slot, kv_head, keys.begin, keys.begin, chunk_end(keys.begin));
+  int current = 0;
+  for (int64_t begin = keys.begin; begin < keys.end; current ^= 1) {
+    const int64_t end = chunk_end(begin);
+    const KeyRows& rows = chunks[current];
+    if (end < keys.end) chunks[current ^ 1].find(p, slot, kv_head, end, end, chunk_end(end));
+    const KeyRows& next = end < keys.end ? chunks[current ^ 1] : rows;
     for (int h = 0; h < group; h += kMaxGroupHeads) {
       const float* heads = scratch + h * head_dim;
-      float* to = out + h * out_stride;
+      float *to = out + h * out_stride, *lanes = sums + h * W;
       switch (group - h < kMaxGroupHeads ? group - h : kMaxGroupHeads) {
-        case 1: decode_chunk<1>(p, heads, rows, max + h, sum + h, to, out_stride); break;
-        case 2: decode_chunk<2>(p, heads, rows, max + h, sum + h, to, out_stride); break;
-        case 3: decode_chunk<3>(p, heads, rows, max + h, sum + h, to, out_stride); break;
-        default: decode_chunk<4>(p, heads, rows, max + h, sum + h, to, out_stride); break;
+        case 1: decode_chunk<1>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
+        case 2: decode_chunk<2>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
+        case 3: decode_chunk<3>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
+        default: decode_chunk<4>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
       }
     }
     begin = end;
+  }
+  for (int h = 0; h < group; ++h) {
+    sum[h] = sum_lanes(load(sums + h * W));
+    for (int64_t d = 0; d + 2 * W <= head_dim; d += 2 * W) {
+      float* at = out + h * out_stride + d;
+      V even = load(at), odd = load(at + W);
+      interleave(&even, &odd, Lanes{});
+      store(at, even);
+      store(at + W, odd);
+    }
   }
 }
 
@@ -245,11 +292,11 @@ void widen(const KeyRows& rows, int64_t head_dim, float* keys, float* values) {
     int64_t d = 0;
     for (; d + 2 * W <= head_dim; d += 2 * W) {
       V pairs[W];
-      UNROLL for (int i = 0; i < W; ++i) pairs[i] = (V) * reinterpret_cast<const VIU*>(rows.k[t + i] + d);
+      UNROLL for (int i = 0; i < W; ++i) pairs[i] = (V)load_pairs(rows.k[t + i] + d);
       transpose(pairs);
       UNROLL for (int i = 0; i < W; ++i) {
-        store(keys + (d + 2 * i) * kKeyChunk + t, (V)((VI)pairs[i] << 16));
-        store(keys + (d + 2 * i + 1) * kKeyChunk + t, (V)((VI)pairs[i] & static_cast<int32_t>(0xffff0000u)));
+        store(keys + (d + 2 * i) * kKeyChunk + t, even_bf16((VI)pairs[i]));
+        store(keys + (d + 2 * i + 1) * kKeyChunk + t, odd_bf16((VI)pairs[i]));
       }
     }
     for (; d < head_dim; d += W) {
@@ -264,46 +311,75 @@ void widen(const KeyRows& rows, int64_t head_dim, float* keys, float* values) {
   }
 }
 
+constexpr int kBlockRows = 4 * kMicroRows;  // of a tile at a time: their scores and outputs stay in the first-level cache
+
 // The arrays of one tile, cut from the thread's scratch.
 struct Tile {
-  float *q, *out, *scores, *keys, *values, *max, *sum;
+  float *q, *out, *scores, *keys, *values, *sums, *max;
 
   Tile(float* scratch, int64_t rows, int64_t head_dim) {
     q = scratch;
     out = q + rows * head_dim;
-    scores = out + rows * head_dim;
-    keys = scores + rows * kKeyChunk;
+    scores = out + rows * head_dim;  // [kBlockRows][kKeyChunk]
+    keys = scores + kBlockRows * kKeyChunk;
     values = keys + head_dim * kKeyChunk;
-    max = values + head_dim * kKeyChunk;
-    sum = max + rows;
+    sums = values + head_dim * kKeyChunk;  // [rows][W]
+    max = sums + rows * W;
   }
 };
 
-// Hides keys of the chunk at `begin` that the query at `position` does not see, caps, and folds the row in.
-INLINE void softmax_row(const AttentionParams& p, const Tile& tile, int64_t row, int64_t position, int64_t begin,
-                        int64_t end) {
-  float* s = tile.scores + row * kKeyChunk;
+// Hides scores of the chunk [begin, end) that the query at `position` does not see, caps, and folds the row in.
+INLINE void softmax_row(const AttentionParams& p, const Tile& tile, float* s, int64_t row, int64_t position,
+                        int64_t begin, int64_t end) {
   if (p.softcap > 0) {
     for (int i = 0; i < kKeyChunk; i += W) store(s + i, capped(load(s + i), p.softcap));
   }
   const int64_t first = first_visible(position, p.window), last = position + 1 < end ? position + 1 : end;
-  if (first > begin || last < begin + kKeyChunk) {
-    for (int64_t i = 0; i < kKeyChunk; ++i) {
-      if (begin + i < first || begin + i >= last) s[i] = kNegInf;
-    }
-  }
-  const float factor = online_softmax(s, tile.max + row, tile.sum + row);
+  for (int64_t i = last - begin > 0 ? last - begin : 0; i < kKeyChunk; ++i) s[i] = kNegInf;
+  const int64_t hidden = first - begin < kKeyChunk ? first - begin : kKeyChunk;
+  for (int64_t i = 0; i < hidden; ++i) s[i] = kNegInf;
+  const float factor = online_softmax(s, tile.max + row, tile.sums + row * W);
   if (factor != 1.0f) {
     float* out = tile.out + row * p.head_dim;
     for (int64_t d = 0; d < p.head_dim; d += W) store(out + d, load(out + d) * factor);
   }
 }
 
+// One chunk of keys for all rows of a tile whose first query is at `position`.
+INLINE void extend_chunk(const AttentionParams& p, const Tile& tile, int64_t rows, int64_t position, int64_t begin,
+                         int64_t end) {
+  const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim, count = end - begin;
+  const int64_t columns = (count + W - 1) / W * W;
+  for (int64_t m = 0; m < rows; m += kBlockRows) {
+    const int64_t n = rows - m < kBlockRows ? rows - m : kBlockRows;
+    const int64_t first_query = position + m / group, last_query = position + (m + n - 1) / group;
+    if (last_query < begin || first_visible(first_query, p.window) >= end) continue;
+    multiply(tile.q + m * head_dim, head_dim, tile.keys, kKeyChunk, tile.scores, kKeyChunk, n, head_dim, columns, false);
+    for (int64_t i = 0; i < n; ++i) {
+      softmax_row(p, tile, tile.scores + i * kKeyChunk, m + i, position + (m + i) / group, begin, end);
+    }
+    multiply(tile.scores, kKeyChunk, tile.values, head_dim, tile.out + m * head_dim, head_dim, n, count, head_dim, true);
+  }
+}
+
+// The epilogue of one row: the sink joins the denominator, the output is normalised.
+INLINE void finish_row(const Tile& tile, int64_t row, const float* sink, int64_t head_dim, float* out) {
+  const float max = tile.max[row], sink_max = sink != nullptr ? *sink * kLog2e : kNegInf;
+  const float top = sink_max > max ? sink_max : max;
+  if (top == kNegInf) {  // only where scores are not numbers: a query sees itself
+    for (int64_t d = 0; d < head_dim; d += W) store(out + d, V{});
+    return;
+  }
+  const float weight = exp2s(max - top);
+  const float inverse = weight / (weight * sum_lanes(load(tile.sums + row * W)) + exp2s(sink_max - top));
+  for (int64_t d = 0; d < head_dim; d += W) store(out + d, load(tile.out + row * head_dim + d) * inverse);
+}
+
 void extend(const AttentionParams& p, int32_t row, int32_t kv_head, int32_t q_begin, int32_t q_end, float* scratch) {
   const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim, rows = (q_end - q_begin) * group;
   const BatchRow& r = p.rows[row];
   const int64_t position = r.kv_len - r.q_len + q_begin;  // of the tile's first query
-  const int64_t last_position = position + (q_end - q_begin) - 1;
+  const int64_t keys_end = position + (q_end - q_begin);
   const Tile tile(scratch, rows, head_dim);
   const float scale = query_scale(p);
   for (int64_t m = 0; m < rows; ++m) {
@@ -312,24 +388,21 @@ void extend(const AttentionParams& p, int32_t row, int32_t kv_head, int32_t q_be
       store(tile.q + m * head_dim + d, load(q + d) * scale);
       store(tile.out + m * head_dim + d, V{});
     }
+    store(tile.sums + m * W, V{});
     tile.max[m] = kNegInf;
-    tile.sum[m] = 0;
   }
   KeyRows keys;
-  const int64_t visible = first_visible(position, p.window);
-  for (int64_t begin = visible / kKeyChunk * kKeyChunk; begin <= last_position; begin += kKeyChunk) {
-    const int64_t end = begin + kKeyChunk < last_position + 1 ? begin + kKeyChunk : last_position + 1;
+  const int64_t visible = first_visible(position, p.window);  // blocks before it may be stale
+  for (int64_t begin = visible / kKeyChunk * kKeyChunk; begin < keys_end; begin += kKeyChunk) {
+    const int64_t end = begin + kKeyChunk < keys_end ? begin + kKeyChunk : keys_end;
     keys.find(p, r.slot, kv_head, begin, begin > visible ? begin : visible, end);
     widen(keys, head_dim, tile.keys, tile.values);
-    multiply(tile.q, head_dim, tile.keys, kKeyChunk, tile.scores, kKeyChunk, rows, head_dim, kKeyChunk, false);
-    for (int64_t m = 0; m < rows; ++m) softmax_row(p, tile, m, position + m / group, begin, end);
-    multiply(tile.scores, kKeyChunk, tile.values, head_dim, tile.out, head_dim, rows, end - begin, head_dim, true);
+    extend_chunk(p, tile, rows, position, begin, end);
   }
   for (int64_t m = 0; m < rows; ++m) {
     const int64_t head = kv_head * group + m % group;
-    float* out = p.out + (r.q_start + q_begin + m / group) * p.out_stride + head * head_dim;
-    merge_partials(tile.max + m, tile.sum + m, tile.out + m * head_dim, 1, 0, 0,
-                   p.sinks != nullptr ? p.sinks + head : nullptr, head_dim, out);
+    finish_row(tile, m, p.sinks != nullptr ? p.sinks + head : nullptr, head_dim,
+               p.out + (r.q_start + q_begin + m / group) * p.out_stride + head * head_dim);
   }
 }
 

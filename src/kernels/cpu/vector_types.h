@@ -6,6 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <utility>
+#if TAILRACE_LANES == 16
+#include <immintrin.h>
+#endif
 
 namespace tailrace::cpu {
 namespace {
@@ -30,9 +33,14 @@ INLINE V load_bf16(const uint16_t* p) {
   const VH half = *reinterpret_cast<const VHU*>(p);
   return (V)(__builtin_convertvector(half, VI) << 16);
 }
+// The even and the odd ones of 2 * W bf16, whose pairs one vector of 32-bit words holds.
+INLINE V even_bf16(VI pairs) { return (V)(pairs << 16); }
+INLINE V odd_bf16(VI pairs) { return (V)(pairs & static_cast<int32_t>(0xffff0000u)); }
+INLINE VI load_pairs(const uint16_t* p) { return *reinterpret_cast<const VIU*>(p); }
 INLINE V vmax(V a, V b) { return a > b ? a : b; }
 
-// Halves of two vectors interleaved in runs of Step lanes: the butterfly of transposition and of reduction.
+// Shuffles of two vectors. Runs: halves interleaved in runs of Step lanes. The others work on parts of four lanes, whose
+// instructions need no index registers.
 template <int Step, size_t... L>
 INLINE V low_runs(V a, V b, std::index_sequence<L...>) {
   return __builtin_shufflevector(a, b, ((L / Step) % 2 == 0 ? L : L - Step + W)...);
@@ -41,27 +49,55 @@ template <int Step, size_t... L>
 INLINE V high_runs(V a, V b, std::index_sequence<L...>) {
   return __builtin_shufflevector(a, b, ((L / Step) % 2 == 0 ? L + Step : L + W)...);
 }
+template <size_t High, size_t... L>  // a0 b0 a1 b1 of each part, or a2 b2 a3 b3
+INLINE V unpack(V a, V b, std::index_sequence<L...>) {
+  return __builtin_shufflevector(a, b, (L / 4 * 4 + High * 2 + L % 4 / 2 + L % 2 * W)...);
+}
+template <size_t Odd, size_t... L>  // the even or the odd parts of a, then of b
+INLINE V parts(V a, V b, std::index_sequence<L...>) {
+  constexpr size_t kHalf = W >= 8 ? W / 8 : 1;
+  return __builtin_shufflevector(a, b, ((L / 4 % kHalf * 2 + Odd) * 4 + L % 4 + L / 4 / kHalf * W)...);
+}
 using Lanes = std::make_index_sequence<W>;
 
-template <int Step = W / 2>
+// r[i][j] <-> r[j][i]: 4 x 4 within parts, then whole parts change places.
 INLINE void transpose(V* r) {
-  UNROLL for (int i = 0; i < W; ++i) {
-    if (i & Step) continue;
-    const V a = r[i], b = r[i + Step];
-    r[i] = low_runs<Step>(a, b, Lanes{});
-    r[i + Step] = high_runs<Step>(a, b, Lanes{});
+  UNROLL for (int i = 0; i < W; i += 4) {
+    const V a = unpack<0>(r[i], r[i + 1], Lanes{}), b = unpack<1>(r[i], r[i + 1], Lanes{});
+    const V c = unpack<0>(r[i + 2], r[i + 3], Lanes{}), d = unpack<1>(r[i + 2], r[i + 3], Lanes{});
+    r[i] = low_runs<2>(a, c, Lanes{});  // part l: column 4 l of rows i to i + 3
+    r[i + 1] = high_runs<2>(a, c, Lanes{});
+    r[i + 2] = low_runs<2>(b, d, Lanes{});
+    r[i + 3] = high_runs<2>(b, d, Lanes{});
   }
-  if constexpr (Step > 1) transpose<Step / 2>(r);
+  if constexpr (W >= 8) {
+    UNROLL for (int half = 0; half < W; half += 8) {
+      UNROLL for (int c = half; c < half + 4; ++c) {
+        const V even = parts<0>(r[c], r[c + 4], Lanes{}), odd = parts<1>(r[c], r[c + 4], Lanes{});
+        r[c] = even;
+        r[c + 4] = odd;
+      }
+    }
+  }
+  if constexpr (W >= 16) {
+    V columns[W];
+    UNROLL for (int c = 0; c < 4; ++c) {
+      columns[c] = parts<0>(r[c], r[c + 8], Lanes{});
+      columns[c + 8] = parts<1>(r[c], r[c + 8], Lanes{});
+      columns[c + 4] = parts<0>(r[c + 4], r[c + 12], Lanes{});
+      columns[c + 12] = parts<1>(r[c + 4], r[c + 12], Lanes{});
+    }
+    UNROLL for (int c = 0; c < W; ++c) r[c] = columns[c];
+  }
 }
 
-// Lane i of the result is the sum of r[i]'s lanes. Destroys r.
-template <int Step = W / 2>
-INLINE V sums_of(V* r) {
-  UNROLL for (int i = 0; i < Step; ++i) {
-    r[i] = low_runs<Step>(r[i], r[i + Step], Lanes{}) + high_runs<Step>(r[i], r[i + Step], Lanes{});
-  }
-  if constexpr (Step > 1) return sums_of<Step / 2>(r);
-  return r[0];
+// even and odd lanes of 2 * W values, back in order.
+template <size_t... L>
+INLINE void interleave(V* even, V* odd, std::index_sequence<L...>) {
+  const V low = __builtin_shufflevector(*even, *odd, (L % 2 * W + L / 2)...);
+  const V high = __builtin_shufflevector(*even, *odd, (L % 2 * W + W / 2 + L / 2)...);
+  *even = low;
+  *odd = high;
 }
 
 template <int Step = W / 2>
@@ -77,21 +113,33 @@ INLINE float sum_lanes(V v) {
   return v[0];
 }
 
-// 2^x for x <= 126, relative error 2e-7; 0 below -126. Cephes' polynomial on [-0.5, 0.5].
+// 2^x for x <= 126, relative error 2e-7; 0 at -infinity and far below. Minimax polynomials of degree 5.
+#if TAILRACE_LANES == 16
+INLINE V exp2v(V x) {
+  const V f = (V)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);  // x - floor(x)
+  V p = splat(1.8775767e-3f);
+  p = p * f + 8.9893406e-3f;
+  p = p * f + 5.5826318e-2f;
+  p = p * f + 2.4015361e-1f;
+  p = p * f + 6.9315308e-1f;
+  p = p * f + 9.9999994e-1f;
+  return (V)_mm512_scalef_ps((__m512)p, (__m512)x);
+}
+#else
 INLINE V exp2v(V x) {
   const V clamped = vmax(x, splat(-126.0f));
   const V shifted = clamped + 12582912.0f;  // 1.5 * 2^23: the low mantissa bits hold the rounded integer
   const V f = clamped - (shifted - 12582912.0f);
-  V p = splat(1.535336188e-4f);
-  p = p * f + 1.339887440e-3f;
-  p = p * f + 9.618437357e-3f;
-  p = p * f + 5.550332471e-2f;
-  p = p * f + 2.402264791e-1f;
-  p = p * f + 6.931472028e-1f;
+  V p = splat(1.3276471e-3f);
+  p = p * f + 9.6755410e-3f;
+  p = p * f + 5.5507131e-2f;
+  p = p * f + 2.4022120e-1f;
+  p = p * f + 6.9314694e-1f;
   p = p * f + 1.0f;
   const V scaled = (V)((VI)p + ((VI)shifted << 23));
   return x < -126.0f ? V{} : scaled;
 }
+#endif
 INLINE float exp2s(float x) { return exp2v(splat(x))[0]; }
 
 }  // namespace

@@ -1,0 +1,142 @@
+// CPU attention against its bounds: decode against the read bandwidth measured here, extend against the measured rate of
+// fp32 multiply-adds. Run alone: bench_attention_cpu [threads [seconds per figure]]
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/clock.h"
+#include "kernels/cpu/attention_fixture.h"
+#include "kernels/cpu/linear.h"
+
+namespace tailrace::cpu {
+namespace {
+
+double g_seconds = 0.5;
+bool g_own_time = false;  // one thread: its CPU time, which other processes do not add to
+
+int64_t time_ns() {
+  if (!g_own_time) return now_ns();
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec;
+}
+
+// Best of the runs that fit into g_seconds, in us: what the code can do on a machine that others use too.
+template <typename F>
+double best_us(const F& body) {
+  body();
+  double best = 1e300;
+  const int64_t end = now_ns() + static_cast<int64_t>(g_seconds * 1e9);
+  do {
+    const int64_t start = time_ns();
+    body();
+    best = std::min(best, static_cast<double>(time_ns() - start) / 1e3);
+  } while (now_ns() < end);
+  return best;
+}
+
+// GB/s at which the threads read `pool` in pieces of one KV block and head.
+double read_ceiling(ThreadPool& threads, const std::vector<uint16_t>& pool) {
+  const auto* words = reinterpret_cast<const uint64_t*>(pool.data());
+  const int64_t count = static_cast<int64_t>(pool.size()) / 4, pieces = 64, piece = count / pieces / 8 * 8;
+  std::vector<uint64_t> sums(static_cast<size_t>(pieces) * 8);
+  const double us = best_us([&] {
+    threads.parallel_for(pieces, [&](int64_t p, int) {
+      uint64_t sum[8] = {};
+      for (int64_t i = 0; i < piece; i += 8) {
+        for (int j = 0; j < 8; ++j) sum[j] += words[p * piece + i + j];
+      }
+      std::copy_n(sum, 8, sums.begin() + p * 8);
+    });
+  });
+  return static_cast<double>(piece * pieces * 8) / us / 1e3;
+}
+
+// GFLOP/s of 16 independent chains of vector multiply-adds on every thread.
+double fma_ceiling(ThreadPool& threads) {
+#if defined(__x86_64__)
+  constexpr int64_t kRounds = 100000;
+  const bool wide = std::string(attention_kernels().name) == "avx512";
+  if (std::string(attention_kernels().name) == "portable") return 0;
+  const auto loop = [&](int64_t, int) {
+    for (int64_t i = 0; i < kRounds; ++i) {
+#define Z(n) "vfmadd231ps %%zmm30, %%zmm31, %%zmm" #n "\n\t"
+#define Y(n) "vfmadd231ps %%ymm14, %%ymm15, %%ymm" #n "\n\t"
+      if (wide) {
+        asm volatile(Z(0) Z(1) Z(2) Z(3) Z(4) Z(5) Z(6) Z(7) Z(8) Z(9) Z(10) Z(11) ::: "memory");
+      } else {
+        asm volatile(Y(0) Y(1) Y(2) Y(3) Y(4) Y(5) Y(6) Y(7) Y(8) Y(9) Y(10) Y(11) ::: "memory");
+      }
+#undef Z
+#undef Y
+    }
+  };
+  const double us = best_us([&] { threads.parallel_for(threads.size(), loop); });
+  return 12.0 * kRounds * (wide ? 32 : 16) * threads.size() / us / 1e3;
+#else
+  return 0;
+#endif
+}
+
+struct Model {
+  const char* name;
+  int32_t q_heads, kv_heads, head_dim, layers;
+};
+
+void bench_decode(ThreadPool& threads, const Model& m, int32_t rows, int32_t kv_len) {
+  const AttentionShape shape{.q_heads = m.q_heads, .kv_heads = m.kv_heads, .head_dim = m.head_dim, .layers = m.layers,
+                             .threads = threads.size()};
+  AttentionFixture f(shape, std::vector<RowShape>(static_cast<size_t>(rows), {kv_len, 1}));
+  const double ceiling = read_ceiling(threads, f.pool);
+  const double us = best_us([&] {
+    for (int64_t layer = 0; layer < m.layers; ++layer) f.run(threads, attention_kernels(), layer);
+  });
+  const double bytes = 4.0 * rows * kv_len * m.kv_heads * m.head_dim * m.layers;
+  std::printf("decode %-14s %2d rows x %5d keys: %9.1f us a step, %5.1f us a layer, %5.1f GB/s = %3.0f %% of %.1f\n", m.name, rows,
+              kv_len, us, us / m.layers, bytes / us / 1e3, 100 * bytes / us / 1e3 / ceiling, ceiling);
+}
+
+void bench_extend(ThreadPool& threads, const Model& m, int32_t cached, int32_t q_len, double ceiling) {
+  const AttentionShape shape{.q_heads = m.q_heads, .kv_heads = m.kv_heads, .head_dim = m.head_dim, .layers = m.layers,
+                             .threads = threads.size()};
+  AttentionFixture f(shape, {{cached + q_len, q_len}});
+  const double us = best_us([&] {
+    for (int64_t layer = 0; layer < m.layers; ++layer) f.run(threads, attention_kernels(), layer);
+  });
+  const double pairs = static_cast<double>(q_len) * cached + 0.5 * q_len * (q_len + 1.0);
+  const double gflops = 4.0 * pairs * m.q_heads * m.head_dim * m.layers / us / 1e3;
+  std::printf("extend %-14s %5d after %5d: %9.1f ms a step, %6.1f GFLOP/s = %3.0f %% of %.0f\n", m.name, q_len, cached,
+              us / 1e3, gflops, ceiling > 0 ? 100 * gflops / ceiling : 0, ceiling);
+}
+
+void bench(int threads_count) {
+  ThreadPool threads(threads_count);
+  const Model smol{"9/3 x 64 x 30", 9, 3, 64, 30}, llama{"32/8 x 128 x 8", 32, 8, 128, 8}, gemma{"4/1 x 256 x 18", 4, 1, 256, 18};
+  const double fma = fma_ceiling(threads);
+  std::printf("%d threads, %s; fp32 multiply-adds %.0f GFLOP/s\n", threads_count, attention_kernels().name, fma);
+  if (!getenv("X")) for (int32_t kv_len : {128, 1024, 8192}) bench_decode(threads, smol, 1, kv_len);
+  if (!getenv("X")) bench_decode(threads, smol, 8, 1024);
+  if (!getenv("X")) bench_decode(threads, llama, 1, 4096);
+  if (!getenv("X")) bench_decode(threads, gemma, 1, 4096);
+  for (int32_t q_len : {32, 128, 512, 2048}) bench_extend(threads, smol, 0, q_len, fma);
+  bench_extend(threads, smol, 1536, 512, fma);
+  bench_extend(threads, llama, 0, 1024, fma);
+  bench_extend(threads, gemma, 0, 1024, fma);
+}
+
+}  // namespace
+}  // namespace tailrace::cpu
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+  if (argc > 2) tailrace::cpu::g_seconds = std::atof(argv[2]);
+  if (threads < 1) {
+    std::fprintf(stderr, "usage: bench_attention_cpu [threads [seconds per figure]]\n");
+    return 2;
+  }
+  tailrace::cpu::g_own_time = threads == 1;
+  tailrace::cpu::bench(threads);
+  return 0;
+}
