@@ -1,5 +1,6 @@
-// Host cost of the scheduler per step in steady decode with overlap: plan_step, on_launched, on_result with take_updates.
-// Bound: plan_step below 20 us for 64 rows and 80 us for 256, so that it hides behind any forward.
+// Host cost of the scheduler per step in steady decode with overlap: plan_step, on_launched,
+// on_result with take_updates. Bound: plan_step below 20 us for 64 rows and 80 us for 256, so that
+// it hides behind any forward.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -61,10 +62,13 @@ void bench(int32_t rows, bool window) {
     times.launch.push_back(t2 - t1);
     times.result.push_back(t3 - t2);
   }
-  std::printf("%3d rows%s: plan_step p50 %.1f us, p99 %.1f us; on_launched p50 %.2f us; on_result p50 %.1f us; "
-              "block patches in %.2f %% of steps\n",
-              rows, window ? " + window group" : "", percentile_us(times.plan, 0.5), percentile_us(times.plan, 0.99),
-              percentile_us(times.launch, 0.5), percentile_us(times.result, 0.5), 100.0 * patch_steps / measured);
+  std::printf(
+      "%3d rows%s: plan_step p50 %.1f us, p99 %.1f us; on_launched p50 %.2f us; on_result p50 %.1f "
+      "us; "
+      "block patches in %.2f %% of steps\n",
+      rows, window ? " + window group" : "", percentile_us(times.plan, 0.5),
+      percentile_us(times.plan, 0.99), percentile_us(times.launch, 0.5),
+      percentile_us(times.result, 0.5), 100.0 * patch_steps / measured);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// BlockAllocator: the free list of one KV group's pool. Block 0 is the dummy and is never handed out.
+// BlockAllocator: the free list of one KV group's pool. Block 0 is the dummy and is never handed
+// out.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ class BlockAllocator {
     return block;
   }
 
-  // Gives a block back; CHECKs that it was handed out, so that a double free stops here and not minutes later.
+  // Gives a block back; CHECKs that it was handed out, so that a double free stops here and not
+  // minutes later.
   void release(int32_t block) {
     CHECK(block > 0 && block <= total() && !is_free_[block]);
     is_free_[block] = 1;

@@ -60,7 +60,8 @@ PrefixMatch BlockIndex::match(const KeyedTokens& key, int32_t max_len) const {
   for (int32_t g = 0; g < num_groups(); ++g) {
     match.first_held[g] = first_visible_block(match.num_blocks * bs, config_.groups[g].window, bs);
     for (int32_t i = match.first_held[g]; i < match.num_blocks; ++i) {
-      match.num_unlocked[g] += tree_.handle(match.path[i], g) != RadixTree::kNone && tree_.locks(match.path[i], g) == 0;
+      match.num_unlocked[g] +=
+          tree_.handle(match.path[i], g) != RadixTree::kNone && tree_.locks(match.path[i], g) == 0;
     }
   }
   return match;
@@ -76,7 +77,8 @@ void BlockIndex::adopt(SequenceKv& kv, const PrefixMatch& match) {
     group.blocks.assign(match.num_blocks, -1);
     group.first_held = group.expired = match.first_held[g];
     for (int32_t i = group.first_held; i < match.num_blocks; ++i) {
-      if (tree_.handle(kv.path[i], g) == RadixTree::kNone) continue;  // only under kWindowMatchUnchecked
+      if (tree_.handle(kv.path[i], g) == RadixTree::kNone)
+        continue;  // only under kWindowMatchUnchecked
       tree_.lock(kv.path[i], g);
       group.blocks[i] = tree_.handle(kv.path[i], g);
     }
@@ -98,7 +100,8 @@ int32_t BlockIndex::cover(SequenceKv& kv, int32_t want_len) {
   for (int32_t g = 0; g < num_groups(); ++g) {
     SequenceKv::Group& group = kv.groups[g];
     const int32_t before = group.size();
-    while (group.size() < want_blocks && reclaim(g)) group.blocks.push_back(allocators_[g].allocate());
+    while (group.size() < want_blocks && reclaim(g))
+      group.blocks.push_back(allocators_[g].allocate());
     if (group.size() > before) group.mark_dirty(before, group.size());
   }
   return std::min(want_len, covered_len(kv));
@@ -151,8 +154,8 @@ void BlockIndex::expire(SequenceKv& kv, int32_t next_pos, uint64_t last_step, bo
   }
 }
 
-void BlockIndex::share_block(SequenceKv& kv, int32_t g, int32_t index, int32_t node, uint64_t last_step,
-                             bool in_flight) {
+void BlockIndex::share_block(SequenceKv& kv, int32_t g, int32_t index, int32_t node,
+                             uint64_t last_step, bool in_flight) {
   SequenceKv::Group& group = kv.groups[g];
   const int32_t own = group.blocks[index];
   if (own < 0) return;  // already before the window
@@ -175,8 +178,8 @@ void BlockIndex::share_block(SequenceKv& kv, int32_t g, int32_t index, int32_t n
   }
 }
 
-void BlockIndex::insert(SequenceKv& kv, const KeyedTokens& key, int32_t num_blocks, uint64_t last_step,
-                        bool in_flight) {
+void BlockIndex::insert(SequenceKv& kv, const KeyedTokens& key, int32_t num_blocks,
+                        uint64_t last_step, bool in_flight) {
   const int32_t bs = config_.block_size;
   const int32_t first = static_cast<int32_t>(kv.path.size());
   num_blocks = std::min(num_blocks, covered_len(kv) / bs);
@@ -251,12 +254,14 @@ std::string BlockIndex::check_invariants(std::span<const SequenceKv* const> sequ
     if (!kv->path.empty()) ++pins[kv->path.back()];
   }
   for (int32_t node = 0; node < tree_.capacity(); ++node) {
-    if (tree_.live(node) && tree_.pins(node) != pins[node]) return "a node's pins differ from its owners";
+    if (tree_.live(node) && tree_.pins(node) != pins[node])
+      return "a node's pins differ from its owners";
   }
   for (int32_t g = 0; g < num_groups(); ++g) {
     const std::string where = " (group " + std::to_string(g) + ")";
     std::vector<int32_t> places(total(g) + 1, 0), locks(tree_.capacity(), 0);
-    for (int32_t block = 1; block <= total(g); ++block) places[block] += allocators_[g].is_free(block);
+    for (int32_t block = 1; block <= total(g); ++block)
+      places[block] += allocators_[g].is_free(block);
     for (const SequenceKv* kv : sequences) {
       for (const SequenceKv::Deferred& entry : kv->deferred) {
         if (entry.group == g && entry.block >= 0) ++places[entry.block];
@@ -279,11 +284,13 @@ std::string BlockIndex::check_invariants(std::span<const SequenceKv* const> sequ
     for (int32_t node = 0; node < tree_.capacity(); ++node) {
       if (!tree_.live(node)) continue;
       if (tree_.handle(node, g) != RadixTree::kNone) ++places[tree_.handle(node, g)];
-      if (tree_.locks(node, g) != locks[node]) return "a node's locks differ from its owners" + where;
+      if (tree_.locks(node, g) != locks[node])
+        return "a node's locks differ from its owners" + where;
     }
     for (int32_t block = 1; block <= total(g); ++block) {
       if (places[block] == 1) continue;
-      return "block " + std::to_string(block) + " is in " + std::to_string(places[block]) + " places" + where;
+      return "block " + std::to_string(block) + " is in " + std::to_string(places[block]) +
+             " places" + where;
     }
   }
   return "";

@@ -1,5 +1,5 @@
-// BlockIndex: owns the free lists of all KV groups and the radix tree, and gives sequences their blocks. Every block is in
-// exactly one place: free, in the tree, or owned by one sequence.
+// BlockIndex: owns the free lists of all KV groups and the radix tree, and gives sequences their
+// blocks. Every block is in exactly one place: free, in the tree, or owned by one sequence.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct PrefixMatch {
   int32_t num_blocks = 0;
   std::vector<int32_t> path;          // [num_blocks] nodes
   std::vector<int32_t> first_held;    // [group] first block index to map: 0 for full groups
-  std::vector<int32_t> num_unlocked;  // [group] matched handles that nobody locks yet (they count as available until adopted)
+  std::vector<int32_t> num_unlocked;  // [group] matched handles that nobody locks yet (they count
+                                      // as available until adopted)
 };
 
 class BlockIndex {
@@ -39,21 +40,26 @@ class BlockIndex {
   int32_t block_size() const { return config_.block_size; }
   int32_t total(int32_t group) const { return allocators_[group].total(); }
   // Blocks that can be handed out now: free ones and evictable ones.
-  int32_t available(int32_t group) const { return allocators_[group].num_free() + tree_.num_evictable(group); }
+  int32_t available(int32_t group) const {
+    return allocators_[group].num_free() + tree_.num_evictable(group);
+  }
   uint64_t tree_version() const { return tree_.version(); }
   // Whole blocks that hold `len` tokens.
-  int64_t blocks_for(int64_t len) const { return (len + config_.block_size - 1) / config_.block_size; }
-  // Most blocks a lone sequence maps in a group while it computes `q_len` tokens at a time and ends at `len` tokens.
+  int64_t blocks_for(int64_t len) const {
+    return (len + config_.block_size - 1) / config_.block_size;
+  }
+  // Most blocks a lone sequence maps in a group while it computes `q_len` tokens at a time and ends
+  // at `len` tokens.
   int32_t max_blocks(int32_t group, int64_t len, int32_t q_len) const;
 
-  // The longest cached prefix of at most max_len tokens that every group can serve: full groups all of it, window groups the
-  // last min(W - 1, L) tokens of it.
+  // The longest cached prefix of at most max_len tokens that every group can serve: full groups all
+  // of it, window groups the last min(W - 1, L) tokens of it.
   PrefixMatch match(const KeyedTokens& key, int32_t max_len) const;
   // Maps the match into an empty sequence and locks it.
   void adopt(SequenceKv& kv, const PrefixMatch& match);
 
-  // Extends every group's table to cover want_len tokens, as far as blocks can be had. Returns the tokens covered by all
-  // groups, at most want_len.
+  // Extends every group's table to cover want_len tokens, as far as blocks can be had. Returns the
+  // tokens covered by all groups, at most want_len.
   int32_t cover(SequenceKv& kv, int32_t want_len);
   // Tokens that the tables of all groups cover.
   int32_t covered_len(const SequenceKv& kv) const;
@@ -61,17 +67,21 @@ class BlockIndex {
   // Blocks of a group that become available when this sequence releases its own.
   int32_t num_reclaimable(const SequenceKv& kv, int32_t group) const;
 
-  // The next query of the sequence will be at position next_pos: window groups give up the blocks wholly before its window,
-  // once last_step (the last planned step of the sequence) has ended; at once when `in_flight` is false.
+  // The next query of the sequence will be at position next_pos: window groups give up the blocks
+  // wholly before its window, once last_step (the last planned step of the sequence) has ended; at
+  // once when `in_flight` is false.
   void expire(SequenceKv& kv, int32_t next_pos, uint64_t last_step, bool in_flight);
 
-  // Gives the first num_blocks blocks (their KV written or to be written by launched steps) to the tree. Blocks that the
-  // tree has already are given up once last_step has ended, and the table points at the tree's.
-  void insert(SequenceKv& kv, const KeyedTokens& key, int32_t num_blocks, uint64_t last_step, bool in_flight);
+  // Gives the first num_blocks blocks (their KV written or to be written by launched steps) to the
+  // tree. Blocks that the tree has already are given up once last_step has ended, and the table
+  // points at the tree's.
+  void insert(SequenceKv& kv, const KeyedTokens& key, int32_t num_blocks, uint64_t last_step,
+              bool in_flight);
 
   // All steps up to completed_step have ended.
   void settle(SequenceKv& kv, uint64_t completed_step);
-  // Releases everything; no launched step may use the sequence any more. `leak` is the fault kAbortLeaks.
+  // Releases everything; no launched step may use the sequence any more. `leak` is the fault
+  // kAbortLeaks.
   void release(SequenceKv& kv, bool leak = false);
 
   // Evicts all handles that nobody locks.
@@ -84,7 +94,8 @@ class BlockIndex {
  private:
   bool reclaim(int32_t group);  // one more free block by eviction
   void release_entries(SequenceKv& kv, int32_t group, int32_t upto);
-  void share_block(SequenceKv& kv, int32_t group, int32_t index, int32_t node, uint64_t last_step, bool in_flight);
+  void share_block(SequenceKv& kv, int32_t group, int32_t index, int32_t node, uint64_t last_step,
+                   bool in_flight);
 
   KvIndexConfig config_;
   std::vector<BlockAllocator> allocators_;  // [group]

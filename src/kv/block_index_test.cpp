@@ -124,7 +124,8 @@ TEST(BlockIndex, counts_the_blocks_a_lone_sequence_needs) {
   const BlockIndex index({16, {{0, 10}, {32, 10}}, true});
   EXPECT_EQ(index.max_blocks(0, 33, 1), 3);
   EXPECT_EQ(index.max_blocks(1, 33, 1), 3);
-  EXPECT_EQ(index.max_blocks(1, 1000, 1), 3);   // 31 keys before the query touch at most 3 blocks with it
+  EXPECT_EQ(index.max_blocks(1, 1000, 1),
+            3);  // 31 keys before the query touch at most 3 blocks with it
   EXPECT_EQ(index.max_blocks(1, 1000, 64), 7);
 }
 

@@ -15,7 +15,9 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64
   return x ^ (x >> 31);
 }
 
-uint64_t child_key(int32_t parent, uint64_t hash) { return mix(hash ^ (uint64_t(parent + 1) << 32)); }
+uint64_t child_key(int32_t parent, uint64_t hash) {
+  return mix(hash ^ (uint64_t(parent + 1) << 32));
+}
 
 }  // namespace
 
@@ -29,7 +31,9 @@ uint64_t hash_block(std::span<const TokenId> tokens) {
 }
 
 RadixTree::RadixTree(int32_t block_size, std::vector<int32_t> windows)
-    : block_size_(block_size), num_groups_(static_cast<int32_t>(windows.size())), windows_(std::move(windows)) {
+    : block_size_(block_size),
+      num_groups_(static_cast<int32_t>(windows.size())),
+      windows_(std::move(windows)) {
   CHECK(block_size_ >= 1 && num_groups_ >= 1);
   lru_.resize(num_groups_);
 }
@@ -65,12 +69,14 @@ int32_t RadixTree::find_or_add_root(const std::string& salt) {
   return node;
 }
 
-int32_t RadixTree::find_child(int32_t parent, uint64_t hash, std::span<const TokenId> tokens) const {
+int32_t RadixTree::find_child(int32_t parent, uint64_t hash,
+                              std::span<const TokenId> tokens) const {
   const auto [first, last] = children_by_key_.equal_range(child_key(parent, hash));
   for (auto it = first; it != last; ++it) {
     const int32_t node = it->second;
     if (nodes_[node].parent != parent) continue;
-    if (std::equal(tokens.begin(), tokens.end(), tokens_.begin() + size_t(node) * block_size_)) return node;
+    if (std::equal(tokens.begin(), tokens.end(), tokens_.begin() + size_t(node) * block_size_))
+      return node;
   }
   return kNone;
 }
@@ -170,8 +176,10 @@ void RadixTree::lru_append(int32_t node, int32_t group) {
   GroupEntry& entry = at(node, group);
   entry.prev = lru.tail;
   entry.next = kNone;
-  if (lru.tail != kNone) at(lru.tail, group).next = node;
-  else lru.head = node;
+  if (lru.tail != kNone)
+    at(lru.tail, group).next = node;
+  else
+    lru.head = node;
   lru.tail = node;
   ++lru.size;
 }
@@ -179,10 +187,14 @@ void RadixTree::lru_append(int32_t node, int32_t group) {
 void RadixTree::lru_remove(int32_t node, int32_t group) {
   Lru& lru = lru_[group];
   GroupEntry& entry = at(node, group);
-  if (entry.prev != kNone) at(entry.prev, group).next = entry.next;
-  else lru.head = entry.next;
-  if (entry.next != kNone) at(entry.next, group).prev = entry.prev;
-  else lru.tail = entry.prev;
+  if (entry.prev != kNone)
+    at(entry.prev, group).next = entry.next;
+  else
+    lru.head = entry.next;
+  if (entry.next != kNone)
+    at(entry.next, group).prev = entry.prev;
+  else
+    lru.tail = entry.prev;
   entry.prev = entry.next = kNone;
   --lru.size;
 }
@@ -207,7 +219,8 @@ std::string RadixTree::check_invariants() const {
       if (entry.locks == 0) ++unlocked[g];
       if (windows_[g] != 0 || n.parent == kNone || nodes_[n.parent].parent == kNone) continue;
       if (at(n.parent, g).handle == kNone) return "a full handle below a node without one";
-      if (entry.locks > at(n.parent, g).locks) return "a full handle locked more often than its parent";
+      if (entry.locks > at(n.parent, g).locks)
+        return "a full handle locked more often than its parent";
     }
     if (!needed && n.parent != kNone) return "a node that nothing needs";
   }
@@ -217,7 +230,8 @@ std::string RadixTree::check_invariants() const {
   for (int32_t g = 0; g < num_groups_; ++g) {
     int32_t length = 0;
     for (int32_t node = lru_[g].head; node != kNone; node = at(node, g).next) ++length;
-    if (length != lru_[g].size || unlocked[g] != lru_[g].size) return "an LRU list that misses unlocked handles";
+    if (length != lru_[g].size || unlocked[g] != lru_[g].size)
+      return "an LRU list that misses unlocked handles";
     if (handles[g] != lru_[g].handles) return "a wrong handle count";
   }
   return "";

@@ -1,5 +1,6 @@
-// RadixTree: which KV blocks hold which token prefixes. One node per whole block of tokens; a node holds one block handle
-// per KV group, which may be absent (a tombstone). Handles with no lock are in their group's LRU list and can be evicted.
+// RadixTree: which KV blocks hold which token prefixes. One node per whole block of tokens; a node
+// holds one block handle per KV group, which may be absent (a tombstone). Handles with no lock are
+// in their group's LRU list and can be evicted.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ namespace tailrace {
 // Content hash of one block of tokens; equal hashes are always verified token by token.
 uint64_t hash_block(std::span<const TokenId> tokens);
 
-// Lock discipline that makes eviction O(1): who maps a path locks every node of it in each full group, and unlocks from
-// the leaf to the root. So a node is never less recent than its descendants, and the head of a full group's LRU list is
-// always a leaf.
+// Lock discipline that makes eviction O(1): who maps a path locks every node of it in each full
+// group, and unlocks from the leaf to the root. So a node is never less recent than its
+// descendants, and the head of a full group's LRU list is always a leaf.
 class RadixTree {
  public:
   static constexpr int32_t kNone = -1;
@@ -52,8 +53,8 @@ class RadixTree {
   void pin(int32_t node) { ++nodes_[node].pins; }
   void unpin(int32_t node);
 
-  // Evicts the least recently used unlocked handle of the group; a full group's eviction removes the node with all its
-  // handles. Appends what was freed; false when nothing can be evicted.
+  // Evicts the least recently used unlocked handle of the group; a full group's eviction removes
+  // the node with all its handles. Appends what was freed; false when nothing can be evicted.
   bool evict(int32_t group, std::vector<FreedBlock>& freed);
 
   int32_t num_evictable(int32_t group) const { return lru_[group].size; }
@@ -73,8 +74,8 @@ class RadixTree {
     int32_t children = 0;
     int32_t pins = 0;
     bool live = false;
-    uint64_t key = 0;       // of children_by_key_; roots have none
-    std::string salt;       // roots only
+    uint64_t key = 0;  // of children_by_key_; roots have none
+    std::string salt;  // roots only
   };
   struct GroupEntry {
     int32_t handle = kNone;
@@ -85,8 +86,12 @@ class RadixTree {
     int32_t head = kNone, tail = kNone, size = 0, handles = 0;
   };
 
-  GroupEntry& at(int32_t node, int32_t group) { return entries_[size_t(node) * num_groups_ + group]; }
-  const GroupEntry& at(int32_t node, int32_t group) const { return entries_[size_t(node) * num_groups_ + group]; }
+  GroupEntry& at(int32_t node, int32_t group) {
+    return entries_[size_t(node) * num_groups_ + group];
+  }
+  const GroupEntry& at(int32_t node, int32_t group) const {
+    return entries_[size_t(node) * num_groups_ + group];
+  }
   int32_t new_node();
   void lru_append(int32_t node, int32_t group);
   void lru_remove(int32_t node, int32_t group);
@@ -100,7 +105,7 @@ class RadixTree {
   std::vector<GroupEntry> entries_;  // [node][group]
   std::vector<TokenId> tokens_;      // [node][block_size]
   std::vector<int32_t> free_nodes_;
-  std::vector<Lru> lru_;             // [group]
+  std::vector<Lru> lru_;  // [group]
   std::unordered_map<std::string, int32_t> roots_;
   std::unordered_multimap<uint64_t, int32_t> children_by_key_;
   uint64_t version_ = 0;

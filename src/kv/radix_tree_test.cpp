@@ -13,7 +13,8 @@ std::vector<TokenId> block_of(TokenId first) { return {first, first + 1, first +
 int32_t add(RadixTree& tree, int32_t parent, TokenId first, std::vector<int32_t> blocks) {
   const std::vector<TokenId> tokens = block_of(first);
   const int32_t node = tree.add_child(parent, hash_block(tokens), tokens);
-  for (size_t g = 0; g < blocks.size(); ++g) tree.set_handle(node, static_cast<int32_t>(g), blocks[g]);
+  for (size_t g = 0; g < blocks.size(); ++g)
+    tree.set_handle(node, static_cast<int32_t>(g), blocks[g]);
   return node;
 }
 
@@ -111,7 +112,8 @@ TEST(RadixTree, a_node_may_lose_its_window_handle_and_keep_the_full_one) {
   EXPECT_EQ(tree.check_invariants(), "");
   tree.set_handle(b, 1, 13);  // somebody computed it again
   tree.unlock(b, 1);
-  EXPECT_EQ(evicted_blocks(tree, 0), (std::vector<int32_t>{2, 13}));  // without the full handle nothing is left
+  EXPECT_EQ(evicted_blocks(tree, 0),
+            (std::vector<int32_t>{2, 13}));  // without the full handle nothing is left
   EXPECT_EQ(find(tree, a, 20), RadixTree::kNone);
 }
 

@@ -1,5 +1,5 @@
-// SequenceKv: which KV blocks one sequence maps, per group, and which of them the radix tree owns. Plain state: only
-// BlockIndex changes it.
+// SequenceKv: which KV blocks one sequence maps, per group, and which of them the radix tree owns.
+// Plain state: only BlockIndex changes it.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,13 @@
 namespace tailrace {
 
 struct SequenceKv {
-  // Block table of one group. Entries below first_held are -1 (released or never mapped: before the window).
+  // Block table of one group. Entries below first_held are -1 (released or never mapped: before the
+  // window).
   struct Group {
     std::vector<int32_t> blocks;  // [block index of the sequence]
     int32_t first_held = 0;       // entries [first_held, blocks.size()) are held
-    int32_t expired = 0;          // entries below are before the window of every step still to be planned
-    int32_t dirty_begin = 0;      // entries [dirty_begin, dirty_end) differ from the device's table
+    int32_t expired = 0;  // entries below are before the window of every step still to be planned
+    int32_t dirty_begin = 0;  // entries [dirty_begin, dirty_end) differ from the device's table
     int32_t dirty_end = 0;
 
     int32_t size() const { return static_cast<int32_t>(blocks.size()); }
@@ -33,12 +34,13 @@ struct SequenceKv {
   struct Deferred {
     uint64_t step;
     int32_t group;
-    int32_t block;        // a duplicate of the tree's block, or -1: entries below `expired_upto`
+    int32_t block;  // a duplicate of the tree's block, or -1: entries below `expired_upto`
     int32_t expired_upto;
   };
 
-  // Tree nodes of block indices [0, path.size()): held entries there are the node's handle, locked once by this sequence;
-  // held entries beyond are owned by this sequence alone. The last node is pinned.
+  // Tree nodes of block indices [0, path.size()): held entries there are the node's handle, locked
+  // once by this sequence; held entries beyond are owned by this sequence alone. The last node is
+  // pinned.
   std::vector<int32_t> path;
   std::vector<Group> groups;
   std::vector<Deferred> deferred;  // in step order

@@ -1,5 +1,6 @@
-// Admission: the line of waiting sequences, and whether the first of them fits beside the running ones. Counts blocks per
-// KV group, and holds back more room after each preemption, by what the running sequences were seen to need.
+// Admission: the line of waiting sequences, and whether the first of them fits beside the running
+// ones. Counts blocks per KV group, and holds back more room after each preemption, by what the
+// running sequences were seen to need.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +28,13 @@ class Admission {
   Sequence* front() const { return waiting_.empty() ? nullptr : waiting_.front(); }
   void remove(Sequence* sequence);
 
-  // Whether `sequence`, with the cached prefix `match`, fits beside `running`. `alone`: nothing runs or leaves; then it fits.
+  // Whether `sequence`, with the cached prefix `match`, fits beside `running`. `alone`: nothing
+  // runs or leaves; then it fits.
   bool fits(const Sequence& sequence, const PrefixMatch& match, std::span<Sequence* const> running,
             const BlockIndex& index, bool alone) const;
 
-  // Blocks ran out and a sequence of `running` is preempted: raises the reserve to what these have used of their max_tokens.
+  // Blocks ran out and a sequence of `running` is preempted: raises the reserve to what these have
+  // used of their max_tokens.
   void on_preempted(std::span<Sequence* const> running);
   // A decode step was planned: the reserve decays slowly.
   void on_decode_step();
@@ -40,12 +43,15 @@ class Admission {
 
  private:
   int32_t expected_len(const Sequence& sequence) const;
-  bool fits_by_tokens(const Sequence& sequence, std::span<Sequence* const> running, const BlockIndex& index) const;
+  bool fits_by_tokens(const Sequence& sequence, std::span<Sequence* const> running,
+                      const BlockIndex& index) const;
 
   const SchedulerConfig& config_;
   std::deque<Sequence*> waiting_;
-  static constexpr double kMinReserve = 0.05;  // share of max_tokens: most requests end long before their bound
-  static constexpr double kReserveDecay = 0.001;  // per decode step: 1000 steps from full reserve to none
+  static constexpr double kMinReserve =
+      0.05;  // share of max_tokens: most requests end long before their bound
+  static constexpr double kReserveDecay =
+      0.001;  // per decode step: 1000 steps from full reserve to none
   double reserve_ratio_ = kMinReserve;
 };
 

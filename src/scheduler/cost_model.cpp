@@ -14,12 +14,15 @@ double decode_us(const CostModel& model, const StepShape& shape) {
 }
 
 double extend_us(const CostModel& model, const StepShape& shape) {
-  return model.extend_token_us * shape.extend_tokens + model.extend_pair_us * static_cast<double>(shape.extend_kv_pairs);
+  return model.extend_token_us * shape.extend_tokens +
+         model.extend_pair_us * static_cast<double>(shape.extend_kv_pairs);
 }
 
 }  // namespace
 
-double CostModel::predict_us(const StepShape& shape) const { return decode_us(*this, shape) + extend_us(*this, shape); }
+double CostModel::predict_us(const StepShape& shape) const {
+  return decode_us(*this, shape) + extend_us(*this, shape);
+}
 
 int32_t CostModel::max_extend_tokens(const StepShape& shape, int64_t computed_len, double budget_us,
                                      int32_t limit) const {
@@ -49,9 +52,11 @@ void CostModel::observe(const StepShape& shape, double measured_us) {
   const double decode_part = decode_us(*this, shape);
   const double extend_part = extend_us(*this, shape);
   if (!(measured_us > 0) || !std::isfinite(measured_us) || decode_part <= 0) return;
-  // A step with extend rows says little about the decode terms: only its remainder is attributed, to the extend terms.
+  // A step with extend rows says little about the decode terms: only its remainder is attributed,
+  // to the extend terms.
   const bool has_extend = extend_part > 0;
-  const double ratio = has_extend ? (measured_us - decode_part) / extend_part : measured_us / decode_part;
+  const double ratio =
+      has_extend ? (measured_us - decode_part) / extend_part : measured_us / decode_part;
   const double factor = 1 + kLearningRate * (std::clamp(ratio, 0.5, 2.0) - 1);
   if (has_extend) {
     extend_token_us *= factor;

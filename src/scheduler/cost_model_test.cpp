@@ -28,7 +28,8 @@ TEST(CostModel, the_largest_chunk_fits_and_one_token_more_does_not) {
         return model().predict_us(shape);
       };
       EXPECT_LE(with(tokens), budget);
-      EXPECT_GT(with(tokens + 2), budget) << computed << " " << ratio;  // the closed form may be one short
+      EXPECT_GT(with(tokens + 2), budget)
+          << computed << " " << ratio;  // the closed form may be one short
     }
   }
 }
@@ -53,7 +54,8 @@ TEST(CostModel, observations_correct_it_slowly) {
     learned.observe(decode, truth.predict_us(decode));
     learned.observe(mixed, truth.predict_us(mixed));
   }
-  EXPECT_NEAR(learned.predict_us(decode), truth.predict_us(decode), 0.02 * truth.predict_us(decode));
+  EXPECT_NEAR(learned.predict_us(decode), truth.predict_us(decode),
+              0.02 * truth.predict_us(decode));
   EXPECT_NEAR(learned.predict_us(mixed), truth.predict_us(mixed), 0.02 * truth.predict_us(mixed));
 }
 

@@ -6,7 +6,8 @@
 
 namespace tailrace {
 
-// Tokens that a decode row's table should cover when it is extended: rarely extended tables mean rare patches.
+// Tokens that a decode row's table should cover when it is extended: rarely extended tables mean
+// rare patches.
 int32_t Scheduler::Impl::blocks_ahead_len(const Sequence& sequence) const {
   // The last token's KV is never needed.
   return std::min(sequence.computed_len + 1 + config.blocks_ahead_tokens, sequence.max_len - 1);
@@ -24,7 +25,8 @@ bool Scheduler::Impl::grow_for_decode(Sequence& sequence) {
   }
 }
 
-// One row needed blocks: all rows get theirs now, so that patches of many rows share one step. Not when blocks are short.
+// One row needed blocks: all rows get theirs now, so that patches of many rows share one step. Not
+// when blocks are short.
 void Scheduler::Impl::top_up_decode_rows() {
   const int32_t bs = index.block_size();
   const int32_t per_row = (config.blocks_ahead_tokens + bs - 1) / bs + 1;
@@ -45,7 +47,8 @@ bool Scheduler::Impl::make_room_for(Sequence& sequence) {
   }
   if (running.size() == 1) return false;  // resolve_stall() ends it once nothing is in flight
   admission.on_preempted(running);
-  // The latest give way, enough of them that each row left can take one more block. The oldest never does.
+  // The latest give way, enough of them that each row left can take one more block. The oldest
+  // never does.
   std::vector<int32_t> gained(index.num_groups(), 0);
   const auto enough = [&] {
     for (int32_t g = 0; g < index.num_groups(); ++g) {
@@ -57,14 +60,16 @@ bool Scheduler::Impl::make_room_for(Sequence& sequence) {
   do {
     Sequence& victim = *running.back();
     self = &victim == &sequence;
-    for (int32_t g = 0; g < index.num_groups(); ++g) gained[g] += index.num_reclaimable(victim.kv, g);
+    for (int32_t g = 0; g < index.num_groups(); ++g)
+      gained[g] += index.num_reclaimable(victim.kv, g);
     preempt(victim);
   } while (running.size() > 1 && !self && !enough());
   return !self && leaving.empty();
 }
 
 bool Scheduler::Impl::resolve_stall() {
-  if (inflight.size() > 1 || running.empty()) return false;  // the back of `inflight` is the step being planned
+  if (inflight.size() > 1 || running.empty())
+    return false;  // the back of `inflight` is the step being planned
   CHECK(leaving.empty());
   if (running.size() > 1) {
     admission.on_preempted(running);

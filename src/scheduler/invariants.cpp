@@ -20,12 +20,15 @@ std::string Scheduler::Impl::check_invariants() const {
     if (waiting && !sequence->kv.empty()) return "a waiting sequence holds blocks";
     if (!waiting) ++owners[sequence->slot];
     const auto found = rows.find(sequence);
-    if (sequence->inflight != (found == rows.end() ? 0 : found->second)) return "a wrong count of steps in flight";
+    if (sequence->inflight != (found == rows.end() ? 0 : found->second))
+      return "a wrong count of steps in flight";
   }
   for (int32_t slot = 0; slot < config.max_rows; ++slot) {
-    if (owners[slot] != 1) return "slot " + std::to_string(slot) + " has " + std::to_string(owners[slot]) + " owners";
+    if (owners[slot] != 1)
+      return "slot " + std::to_string(slot) + " has " + std::to_string(owners[slot]) + " owners";
   }
-  if (running.size() + leaving.size() + admission.waiting().size() != sequences.size()) return "a sequence in no list";
+  if (running.size() + leaving.size() + admission.waiting().size() != sequences.size())
+    return "a sequence in no list";
   return index.check_invariants(holders);
 }
 

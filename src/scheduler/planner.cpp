@@ -22,7 +22,8 @@ StepPlan Scheduler::Impl::plan_step() {
     preemptions_before = stats.preemptions;
     shape = StepShape{};
     build(plan, shape);
-    // A row that gave way while the step was built has left blocks: try again before anybody else has to.
+    // A row that gave way while the step was built has left blocks: try again before anybody else
+    // has to.
   } while (plan.rows.empty() && (stats.preemptions != preemptions_before || resolve_stall()));
   if (plan.rows.empty()) {
     inflight.pop_back();
@@ -40,7 +41,8 @@ StepPlan Scheduler::Impl::plan_step() {
 
 void Scheduler::Impl::build(StepPlan& plan, StepShape& shape) {
   const bool any_prefill = admission.front() != nullptr ||
-                           std::any_of(running.begin(), running.end(), [](const Sequence* s) { return s->prefilling(); });
+                           std::any_of(running.begin(), running.end(),
+                                       [](const Sequence* s) { return s->prefilling(); });
   const bool alternate = config.mixed == MixedMode::kOff;
   if (!alternate || last_was_extend || !any_prefill) add_decode_rows(plan, shape);
   if (!alternate || plan.rows.empty()) add_extend_rows(plan, shape);
@@ -58,16 +60,19 @@ void Scheduler::Impl::add_row(StepPlan& plan, Sequence& sequence, int32_t q_len,
   plan.num_tokens += q_len;
   for (int32_t g = 0; g < index.num_groups(); ++g) {
     SequenceKv::Group& group = sequence.kv.groups[g];
-    // Entries before the window may have been released since they were marked; the device never reads them.
+    // Entries before the window may have been released since they were marked; the device never
+    // reads them.
     const int32_t begin = std::max(group.dirty_begin, group.first_held);
     if (begin < group.dirty_end) {
       BlockPatch patch{g, sequence.slot, begin, {}};
-      for (int32_t i = begin; i < group.dirty_end; ++i) patch.blocks.push_back(std::max(0, group.blocks[i]));
+      for (int32_t i = begin; i < group.dirty_end; ++i)
+        patch.blocks.push_back(std::max(0, group.blocks[i]));
       plan.block_patches.push_back(std::move(patch));
     }
     group.dirty_begin = group.dirty_end = 0;
   }
-  const bool last_chunk = sequence.prefilling() && sequence.computed_len + q_len == sequence.prefill_len;
+  const bool last_chunk =
+      sequence.prefilling() && sequence.computed_len + q_len == sequence.prefill_len;
   inflight.back().rows.push_back({&sequence, samples, last_chunk});
   sequence.computed_len += q_len;
   if (samples) ++sequence.planned_len;
@@ -86,7 +91,8 @@ void Scheduler::Impl::add_decode_rows(StepPlan& plan, StepShape& shape) {
   }
   if (top_up_due) top_up_decode_rows();
   for (Sequence* sequence : running) {
-    if (!sequence->ready_to_decode() || sequence->computed_len >= index.covered_len(sequence->kv)) continue;
+    if (!sequence->ready_to_decode() || sequence->computed_len >= index.covered_len(sequence->kv))
+      continue;
     CHECK(sequence->computed_len == sequence->planned_len - 1);
     add_row(plan, *sequence, 1, true);
     ++shape.decode_rows;
@@ -105,15 +111,18 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
     if (sequence->prefilling()) order.push_back(sequence);
   }
   if (order.empty()) return;
-  // The oldest and the shortest share the step, so that a short prompt does not wait for the whole of a long one before it;
-  // what they leave goes to the others by arrival.
-  const auto less = [](const Sequence* a, const Sequence* b) { return a->remaining_prefill() < b->remaining_prefill(); };
+  // The oldest and the shortest share the step, so that a short prompt does not wait for the whole
+  // of a long one before it; what they leave goes to the others by arrival.
+  const auto less = [](const Sequence* a, const Sequence* b) {
+    return a->remaining_prefill() < b->remaining_prefill();
+  };
   const auto shortest = std::min_element(order.begin(), order.end(), less);
   bool split = shortest != order.begin();
   const double budget_us = config.max_mixed_ratio * cost.predict_us(shape);
   if (split && shape.decode_rows > 0 && ((plan.step >> 1) & 1) != 0) {
     // Too little for two: they take turns.
-    split = cost.max_extend_tokens(shape, (*shortest)->computed_len, budget_us, limit) >= 2 * kFloorTokens;
+    split = cost.max_extend_tokens(shape, (*shortest)->computed_len, budget_us, limit) >=
+            2 * kFloorTokens;
   }
   if (split) std::rotate(order.begin(), shortest, shortest + 1);
   int32_t left = limit;
@@ -141,8 +150,10 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
   floor_step = at_floor;
 }
 
-bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequence, int32_t q_len) {
-  // The cached prefix travels in the token log too, since penalties read it; one start may take the whole of a patch.
+bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequence,
+                                int32_t q_len) {
+  // The cached prefix travels in the token log too, since penalties read it; one start may take the
+  // whole of a patch.
   const int32_t start_len = sequence.computed_len - sequence.logged_len;
   int32_t logged = 0;
   for (const LogPatch& patch : plan.log_patches) logged += static_cast<int32_t>(patch.ids.size());
@@ -150,12 +161,14 @@ bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequ
 
   index.expire(sequence.kv, sequence.computed_len, sequence.last_step, sequence.inflight > 0);
   q_len = index.cover(sequence.kv, sequence.computed_len + q_len) - sequence.computed_len;
-  if (q_len <= 0) return false;  // decode rows need the blocks first; resolve_stall() helps if there are none
+  if (q_len <= 0)
+    return false;  // decode rows need the blocks first; resolve_stall() helps if there are none
   const bool first_chunk = sequence.logged_len == 0;
   if (first_chunk) plan.starts.push_back({sequence.slot, sequence.request});
   const auto ids = sequence.tokens.begin();
   const int32_t end = sequence.computed_len + q_len;
-  plan.log_patches.push_back({sequence.slot, sequence.logged_len, {ids + sequence.logged_len, ids + end}});
+  plan.log_patches.push_back(
+      {sequence.slot, sequence.logged_len, {ids + sequence.logged_len, ids + end}});
   sequence.logged_len = end;
   shape.extend_tokens += q_len;
   shape.extend_kv_pairs += int64_t(q_len) * (sequence.computed_len + q_len / 2);
@@ -167,7 +180,8 @@ bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequ
 void Scheduler::Impl::admit_waiting(int32_t share) {
   if (admission_closed) return;
   // Only who waits for another's prefix is passed over.
-  for (size_t i = 0; i < std::min(admission.waiting().size(), kMaxPassedOver) && !free_slots.empty();) {
+  for (size_t i = 0;
+       i < std::min(admission.waiting().size(), kMaxPassedOver) && !free_slots.empty();) {
     Sequence& sequence = *admission.waiting()[i];
     // More rows in prefill only while they fill the step, or for a prompt shorter than those.
     int32_t wanted = 0, shortest = INT32_MAX;
@@ -184,8 +198,10 @@ void Scheduler::Impl::admit_waiting(int32_t share) {
     }
     const bool alone = running.empty() && leaving.empty();
     // A look-up walks the whole prompt: not in every step that has no room for it.
-    const bool looked_up = sequence.refused_step > 0 && next_step - sequence.refused_step < kLookUpAgainSteps;
-    if (looked_up && !admission.fits(sequence, sequence.refused_match, running, index, alone)) return;
+    const bool looked_up =
+        sequence.refused_step > 0 && next_step - sequence.refused_step < kLookUpAgainSteps;
+    if (looked_up && !admission.fits(sequence, sequence.refused_match, running, index, alone))
+      return;
     PrefixMatch match = index.match(sequence.key(), sequence.known_len() - 1);
     if (!admission.fits(sequence, match, running, index, alone)) {
       match.path.clear();
@@ -199,8 +215,8 @@ void Scheduler::Impl::admit_waiting(int32_t share) {
   }
 }
 
-// Whether a row in prefill will give the tree more of this prompt than it has now, for a wait of at most twice what that
-// spares: n choices of one prompt, or a burst behind one system prompt.
+// Whether a row in prefill will give the tree more of this prompt than it has now, for a wait of at
+// most twice what that spares: n choices of one prompt, or a burst behind one system prompt.
 bool Scheduler::Impl::waits_for_prefix(Sequence& sequence) const {
   if (!config.kv.prefix_cache) return false;
   const int32_t bs = index.block_size();
@@ -227,9 +243,12 @@ bool Scheduler::Impl::waits_for_prefix(Sequence& sequence) const {
 void Scheduler::Impl::count_step(const StepPlan& plan) {
   const bool decode = plan.num_decode_rows > 0;
   const bool extend = plan.num_decode_rows < static_cast<int32_t>(plan.rows.size());
-  if (decode && extend) ++stats.mixed_steps;
-  else if (decode) ++stats.decode_steps;
-  else ++stats.extend_steps;
+  if (decode && extend)
+    ++stats.mixed_steps;
+  else if (decode)
+    ++stats.decode_steps;
+  else
+    ++stats.extend_steps;
   if (decode) admission.on_decode_step();
   last_was_extend = extend;
   last_was_floor_step = decode && extend && floor_step;
@@ -237,7 +256,8 @@ void Scheduler::Impl::count_step(const StepPlan& plan) {
   int32_t logged = 0;
   for (const LogPatch& patch : plan.log_patches) logged += static_cast<int32_t>(patch.ids.size());
   const int32_t extend_tokens = plan.num_tokens - plan.num_decode_rows;
-  if (plan.num_tokens > config.max_step_tokens || static_cast<int32_t>(plan.rows.size()) > config.max_rows ||
+  if (plan.num_tokens > config.max_step_tokens ||
+      static_cast<int32_t>(plan.rows.size()) > config.max_rows ||
       extend_tokens > config.chunk_size || logged > config.max_log_patch_tokens) {
     broken_budget = "step " + std::to_string(plan.step) + " exceeds its budget";
   }

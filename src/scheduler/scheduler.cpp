@@ -11,7 +11,8 @@ namespace tailrace {
 
 Scheduler::Impl::Impl(SchedulerConfig given)
     : config(std::move(given)), cost(config.cost), index(config.kv), admission(config) {
-  CHECK_MSG(config.max_rows >= 1 && config.max_step_tokens >= config.max_rows, "a step must hold one token per row");
+  CHECK_MSG(config.max_rows >= 1 && config.max_step_tokens >= config.max_rows,
+            "a step must hold one token per row");
   CHECK(config.chunk_size >= 1 && config.max_mixed_ratio >= 1);
   CHECK_MSG(config.max_log_patch_tokens >= config.context_length + config.max_step_tokens,
             "a log patch must hold a whole context and a step");
@@ -82,7 +83,8 @@ void Scheduler::Impl::release_slot_and_blocks(Sequence& sequence) {
   const bool aborted_in_chunk = sequence.prefilling();
   if (!aborted_in_chunk) {
     sequence.hash_whole_blocks(index.block_size());
-    const int32_t len = test_fault(Fault::kInsertUnwritten) ? sequence.known_len() : sequence.written_len();
+    const int32_t len =
+        test_fault(Fault::kInsertUnwritten) ? sequence.known_len() : sequence.written_len();
     index.insert(sequence.kv, sequence.key(), len / index.block_size(), sequence.last_step, false);
   }
   const bool aborted = sequence.state == SequenceState::kRetiring && sequence.stream->cancelled();
@@ -93,7 +95,8 @@ void Scheduler::Impl::release_slot_and_blocks(Sequence& sequence) {
 
 void Scheduler::Impl::leave_if_unused(Sequence& sequence) {
   if (sequence.inflight > 0) return;
-  if (sequence.state != SequenceState::kRetiring && sequence.state != SequenceState::kPreempting) return;
+  if (sequence.state != SequenceState::kRetiring && sequence.state != SequenceState::kPreempting)
+    return;
   release_slot_and_blocks(sequence);
   leaving.erase(std::find(leaving.begin(), leaving.end(), &sequence));
   if (sequence.state == SequenceState::kRetiring) {
@@ -130,13 +133,14 @@ void Scheduler::Impl::start_running(Sequence& sequence, const PrefixMatch& match
 void Scheduler::Impl::on_launched(const StepPlan& plan) {
   CHECK(!inflight.empty() && inflight.back().step == plan.step && !inflight.back().launched);
   inflight.back().launched = true;
-  // The KV of these prompts is written by this step, and every later step is ordered behind it on the device: whoever is
-  // planned from now on may match them.
+  // The KV of these prompts is written by this step, and every later step is ordered behind it on
+  // the device: whoever is planned from now on may match them.
   for (const StepInFlight::Row& row : inflight.back().rows) {
     if (!row.last_chunk || row.sequence->slot < 0) continue;
     Sequence& sequence = *row.sequence;
     sequence.hash_whole_blocks(index.block_size());
-    index.insert(sequence.kv, sequence.key(), sequence.written_len() / index.block_size(), sequence.last_step, true);
+    index.insert(sequence.kv, sequence.key(), sequence.written_len() / index.block_size(),
+                 sequence.last_step, true);
   }
 }
 
@@ -150,12 +154,14 @@ void Scheduler::Impl::on_result(const StepResult& result) {
     Sequence& sequence = *step.rows[i].sequence;
     --sequence.inflight;
     if (sequence.slot >= 0) index.settle(sequence.kv, completed_step);
-    if (step.rows[i].samples && !sequence.finished) give_token(sequence, static_cast<int32_t>(i), result.ids[i]);
+    if (step.rows[i].samples && !sequence.finished)
+      give_token(sequence, static_cast<int32_t>(i), result.ids[i]);
   }
   for (const StepInFlight::Row& row : step.rows) leave_if_unused(*row.sequence);
 }
 
-// A token of a running or draining sequence. Its end releases nothing yet: the caller does, once all rows are counted.
+// A token of a running or draining sequence. Its end releases nothing yet: the caller does, once
+// all rows are counted.
 void Scheduler::Impl::give_token(Sequence& sequence, int32_t row, TokenId token) {
   const Request& request = *sequence.request;
   const int32_t before = sequence.known_len() - sequence.prompt_len;
@@ -166,7 +172,8 @@ void Scheduler::Impl::give_token(Sequence& sequence, int32_t row, TokenId token)
   update.row = row;
   update.token = token;
   const auto& stops = request.stop_token_ids;
-  const bool stopped = before >= request.min_tokens && std::find(stops.begin(), stops.end(), token) != stops.end();
+  const bool stopped =
+      before >= request.min_tokens && std::find(stops.begin(), stops.end(), token) != stops.end();
   if (!stopped && sequence.known_len() < sequence.max_len) {
     updates.push_back(std::move(update));
     return;
@@ -187,7 +194,8 @@ void Scheduler::Impl::fail_all(const Status& error) {
   std::vector<Sequence*> all(admission.waiting().begin(), admission.waiting().end());
   all.insert(all.end(), running.begin(), running.end());
   all.insert(all.end(), leaving.begin(), leaving.end());
-  std::sort(all.begin(), all.end(), [](const Sequence* a, const Sequence* b) { return a->arrival < b->arrival; });
+  std::sort(all.begin(), all.end(),
+            [](const Sequence* a, const Sequence* b) { return a->arrival < b->arrival; });
   for (Sequence* sequence : all) {
     if (sequence->finished) continue;
     SequenceUpdate update;
@@ -199,7 +207,9 @@ void Scheduler::Impl::fail_all(const Status& error) {
 
 Scheduler::Scheduler(SchedulerConfig config) : impl_(std::make_unique<Impl>(std::move(config))) {}
 Scheduler::~Scheduler() = default;
-Status Scheduler::admit(std::shared_ptr<const Request> request) { return impl_->admit(std::move(request)); }
+Status Scheduler::admit(std::shared_ptr<const Request> request) {
+  return impl_->admit(std::move(request));
+}
 StepPlan Scheduler::plan_step() { return impl_->plan_step(); }
 void Scheduler::on_launched(const StepPlan& plan) { impl_->on_launched(plan); }
 void Scheduler::on_result(const StepResult& result) { impl_->on_result(result); }
@@ -207,7 +217,8 @@ std::vector<SequenceUpdate> Scheduler::take_updates() { return std::exchange(imp
 void Scheduler::fail_all(const Status& error) { impl_->fail_all(error); }
 void Scheduler::flush_cache() { impl_->index.flush(); }
 bool Scheduler::idle() const {
-  return impl_->admission.waiting().empty() && impl_->running.empty() && impl_->leaving.empty() && impl_->inflight.empty();
+  return impl_->admission.waiting().empty() && impl_->running.empty() && impl_->leaving.empty() &&
+         impl_->inflight.empty();
 }
 SchedulerStats Scheduler::stats() const { return impl_->current_stats(); }
 CostModel& Scheduler::cost_model() { return impl_->cost; }

@@ -1,4 +1,5 @@
-// The scheduler's parts: who owns which state. Composed here; each source file of the folder implements one concern.
+// The scheduler's parts: who owns which state. Composed here; each source file of the folder
+// implements one concern.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +38,12 @@ struct Scheduler::Impl {
   void on_result(const StepResult& result);
   void fail_all(const Status& error);
   void give_token(Sequence& sequence, int32_t row, TokenId token);
-  void finish(Sequence& sequence, SequenceUpdate update);  // reports the end; releases now or when no step uses it
+  void finish(Sequence& sequence,
+              SequenceUpdate update);  // reports the end; releases now or when no step uses it
   void start_running(Sequence& sequence, const PrefixMatch& match);
   void leave_running(Sequence& sequence, SequenceState state);
-  void leave_if_unused(Sequence& sequence);  // releases slot and blocks of a sequence that no launched step uses
+  void leave_if_unused(
+      Sequence& sequence);  // releases slot and blocks of a sequence that no launched step uses
   void release_slot_and_blocks(Sequence& sequence);
   void destroy(Sequence& sequence);
   SchedulerStats current_stats() const;
@@ -61,7 +64,7 @@ struct Scheduler::Impl {
   bool grow_for_decode(Sequence& sequence);
   void top_up_decode_rows();
   bool make_room_for(Sequence& sequence);  // true: try again now; false: wait for launched steps
-  bool resolve_stall();                    // nothing can be planned and nothing is in flight: preempt or end somebody
+  bool resolve_stall();  // nothing can be planned and nothing is in flight: preempt or end somebody
   void preempt(Sequence& sequence);
   int32_t blocks_ahead_len(const Sequence& sequence) const;
 
@@ -69,27 +72,30 @@ struct Scheduler::Impl {
   CostModel cost;
   BlockIndex index;
   Admission admission;
-  std::unordered_map<Sequence*, std::unique_ptr<Sequence>> sequences;  // all alive; never iterated for decisions
-  std::vector<Sequence*> running;   // by arrival
-  std::vector<Sequence*> leaving;   // preempting or retiring, used by a launched step
-  std::vector<int32_t> free_slots;  // lowest last
+  std::unordered_map<Sequence*, std::unique_ptr<Sequence>>
+      sequences;                      // all alive; never iterated for decisions
+  std::vector<Sequence*> running;     // by arrival
+  std::vector<Sequence*> leaving;     // preempting or retiring, used by a launched step
+  std::vector<int32_t> free_slots;    // lowest last
   std::deque<StepInFlight> inflight;  // oldest first, at most kMaxInflight
   std::vector<SequenceUpdate> updates;
   SchedulerStats stats;
   uint64_t next_arrival = 1;
   uint64_t next_step = 1;
   uint64_t completed_step = 0;
-  bool last_was_extend = false;      // MixedMode::kOff alternates
-  bool floor_step = false;           // the step being built holds a chunk that alone exceeds the ratio
+  bool last_was_extend = false;  // MixedMode::kOff alternates
+  bool floor_step = false;       // the step being built holds a chunk that alone exceeds the ratio
   bool last_was_floor_step = false;  // such a step is followed by one without
   bool admission_closed = false;     // somebody was preempted for this step: nobody comes in
   bool top_up_due = false;           // some row needed blocks: all get theirs in the same step
   std::string broken_budget;         // first violation of a budget, for check_invariants
 
   static constexpr size_t kMaxInflight = 2;  // one running, one queued
-  // Extend tokens a mixed step may always take, so that prefill is not starved by a tight ratio: every second step.
+  // Extend tokens a mixed step may always take, so that prefill is not starved by a tight ratio:
+  // every second step.
   static constexpr int32_t kFloorTokens = 16;
-  static constexpr int32_t kMinSharedTokens = 64;  // fewer are computed twice rather than waited for
+  static constexpr int32_t kMinSharedTokens =
+      64;  // fewer are computed twice rather than waited for
   static constexpr size_t kMaxPassedOver = 64;
   static constexpr uint64_t kLookUpAgainSteps = 32;
 };

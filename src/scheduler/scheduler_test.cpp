@@ -86,7 +86,8 @@ TEST(Scheduler, refuses_what_can_never_run_and_says_why) {
   EXPECT_EQ(scheduler.admit(make_request(512, 1)).code(), StatusCode::kInvalidArgument);
   const Status too_large = scheduler.admit(make_request(129, 1));
   EXPECT_EQ(too_large.code(), StatusCode::kTooLarge);
-  EXPECT_NE(too_large.message().find("needs 9 KV blocks"), std::string::npos) << too_large.message();
+  EXPECT_NE(too_large.message().find("needs 9 KV blocks"), std::string::npos)
+      << too_large.message();
   EXPECT_TRUE(scheduler.admit(make_request(128, 1)).ok());
 }
 
@@ -94,7 +95,8 @@ TEST(Scheduler, steady_decode_needs_few_patches) {
   SchedulerConfig config = small_config();
   config.kv.groups = {{0, 400}, {64, 100}};
   Scheduler scheduler(config);
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(scheduler.admit(make_request(5 + 3 * i, 450, 1000 * i)).ok());
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(scheduler.admit(make_request(5 + 3 * i, 450, 1000 * i)).ok());
   int steps = 0, patched = 0, last_patched = -1000;
   while (!scheduler.idle()) {
     const StepPlan plan = scheduler.plan_step();
@@ -122,13 +124,15 @@ TEST(Scheduler, mixing_off_alternates_one_chunk_and_one_decode_step) {
   for (int i = 0; i < 8; ++i) {
     const StepPlan plan = scheduler.plan_step();
     kinds += plan.num_decode_rows > 0 ? 'd' : 'e';
-    EXPECT_TRUE(plan.num_decode_rows == 0 || plan.num_decode_rows == static_cast<int32_t>(plan.rows.size()));
+    EXPECT_TRUE(plan.num_decode_rows == 0 ||
+                plan.num_decode_rows == static_cast<int32_t>(plan.rows.size()));
     run(scheduler, plan, 7);
   }
   EXPECT_EQ(kinds, "dededede");
 }
 
-// The choices of one prompt wait for the first one's prefill; who shares only the start of a long prompt does not.
+// The choices of one prompt wait for the first one's prefill; who shares only the start of a long
+// prompt does not.
 TEST(Scheduler, waits_for_a_shared_prefix_only_where_that_is_cheaper) {
   SchedulerConfig config = small_config();
   config.chunk_size = 16;
@@ -136,8 +140,10 @@ TEST(Scheduler, waits_for_a_shared_prefix_only_where_that_is_cheaper) {
   config.max_log_patch_tokens = 2000;
   config.kv.groups = {{0, 500}};
   Scheduler scheduler(config);
-  const auto long_one = make_request(900, 2), twin = make_request(900, 2), short_one = make_request(100, 2);
-  for (const auto& request : {long_one, twin, short_one}) ASSERT_TRUE(scheduler.admit(request).ok());
+  const auto long_one = make_request(900, 2), twin = make_request(900, 2),
+             short_one = make_request(100, 2);
+  for (const auto& request : {long_one, twin, short_one})
+    ASSERT_TRUE(scheduler.admit(request).ok());
   std::vector<uint64_t> order;
   while (!scheduler.idle()) {
     run(scheduler, scheduler.plan_step(), 7);

@@ -25,24 +25,26 @@ struct Sequence {
   uint64_t arrival = 0;           // order of admit(): the priority, lowest first
   SequenceState state = SequenceState::kWaiting;
 
-  std::vector<TokenId> tokens;    // prompt and delivered tokens
-  std::vector<uint64_t> hashes;   // content hash of each whole block of `tokens`
+  std::vector<TokenId> tokens;   // prompt and delivered tokens
+  std::vector<uint64_t> hashes;  // content hash of each whole block of `tokens`
 
   int32_t prompt_len = 0;
-  int32_t max_len = 0;            // prompt_len + max_tokens
-  int32_t prefill_len = 0;        // tokens known at admission: they are computed by extend rows
-  int32_t computed_len = 0;       // tokens whose KV exists once all planned steps have run
-  int32_t planned_len = 0;        // tokens that exist once all planned steps have run; > tokens.size() while in flight
-  int32_t logged_len = 0;         // tokens sent to the device's token log of the slot
+  int32_t max_len = 0;       // prompt_len + max_tokens
+  int32_t prefill_len = 0;   // tokens known at admission: they are computed by extend rows
+  int32_t computed_len = 0;  // tokens whose KV exists once all planned steps have run
+  int32_t planned_len =
+      0;  // tokens that exist once all planned steps have run; > tokens.size() while in flight
+  int32_t logged_len = 0;  // tokens sent to the device's token log of the slot
   int32_t slot = -1;
-  int32_t inflight = 0;           // planned steps whose result has not arrived
-  uint64_t last_step = 0;         // last planned step
-  uint64_t waits_for = 0;         // arrival of the row in prefill whose blocks it wants to match first
-  int32_t waits_for_gain = 0;     // prompt tokens that this spares
-  PrefixMatch refused_match;      // what it was refused with (path empty): asked again with this before a new look-up
-  uint64_t refused_step = 0;      // 0: never
+  int32_t inflight = 0;        // planned steps whose result has not arrived
+  uint64_t last_step = 0;      // last planned step
+  uint64_t waits_for = 0;      // arrival of the row in prefill whose blocks it wants to match first
+  int32_t waits_for_gain = 0;  // prompt tokens that this spares
+  PrefixMatch refused_match;  // what it was refused with (path empty): asked again with this before
+                              // a new look-up
+  uint64_t refused_step = 0;  // 0: never
   bool admitted_before = false;
-  bool finished = false;          // its finish update was given
+  bool finished = false;  // its finish update was given
   SequenceKv kv;
 
   int32_t known_len() const { return static_cast<int32_t>(tokens.size()); }
@@ -51,14 +53,15 @@ struct Sequence {
   // Every token that it may have is planned: only results are awaited.
   bool exhausted() const { return !prefilling() && planned_len >= max_len; }
   bool ready_to_decode() const { return !prefilling() && planned_len < max_len; }
-  // Tokens whose KV a launched step wrote and whose ids are known: what the prefix cache may take. The last sampled token
-  // has no KV unless a later step ran.
+  // Tokens whose KV a launched step wrote and whose ids are known: what the prefix cache may take.
+  // The last sampled token has no KV unless a later step ran.
   int32_t written_len() const { return std::min(computed_len, known_len()); }
 
   void hash_whole_blocks(int32_t block_size) {
     const size_t whole = tokens.size() / block_size;
     while (hashes.size() < whole) {
-      hashes.push_back(hash_block({tokens.data() + hashes.size() * block_size, static_cast<size_t>(block_size)}));
+      hashes.push_back(hash_block(
+          {tokens.data() + hashes.size() * block_size, static_cast<size_t>(block_size)}));
     }
   }
   KeyedTokens key() const { return {tokens, hashes, request->cache_salt}; }

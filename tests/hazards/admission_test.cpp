@@ -19,14 +19,17 @@ std::string two_short_prompts_one_block() {
   }
   return engine.violation();
 }
-TEST(Hazard16, admission_counts_blocks) { expect_guarded(Fault::kAdmitByTokens, two_short_prompts_one_block); }
+TEST(Hazard16, admission_counts_blocks) {
+  expect_guarded(Fault::kAdmitByTokens, two_short_prompts_one_block);
+}
 
 // The full group has room for all, the window group for one row in prefill.
 TEST(Hazard16, admission_counts_blocks_of_every_group) {
   SchedulerConfig config = scenario_config(100);
   config.kv.groups.push_back({32, 8});
   SimEngine engine(config);
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine.admit(make_request(family_tokens(i, 100), 4)).ok());
+  for (int i = 0; i < 4; ++i)
+    ASSERT_TRUE(engine.admit(make_request(family_tokens(i, 100), 4)).ok());
   engine.run_until_idle(1);
   EXPECT_EQ(engine.violation(), "");
   EXPECT_EQ(engine.scheduler().stats().preemptions, 0u);
@@ -38,7 +41,8 @@ TEST(Hazard16, what_is_larger_than_a_pool_is_refused_with_numbers) {
   SimEngine engine(config);
   const Status full = engine.admit(make_request(family_tokens(1, 81), 4));
   EXPECT_EQ(full.code(), StatusCode::kTooLarge);
-  EXPECT_NE(full.message().find("81 tokens needs 11 KV blocks of group 0, whose pool has 10"), std::string::npos)
+  EXPECT_NE(full.message().find("81 tokens needs 11 KV blocks of group 0, whose pool has 10"),
+            std::string::npos)
       << full.message();
   const Status window = engine.admit(make_request(family_tokens(1, 60), 4));
   EXPECT_EQ(window.code(), StatusCode::kTooLarge);
@@ -53,24 +57,27 @@ TEST(Hazard16, a_lone_row_that_cannot_grow_ends_and_others_go_on) {
   engine.run_until_idle(1);
   EXPECT_EQ(engine.violation(), "");
   EXPECT_EQ(engine.answer(*lone).finish, FinishReason::kLength);
-  EXPECT_EQ(engine.answer(*lone).tokens.size(), 13u);  // 32 tokens have KV, one more was sampled from them
+  EXPECT_EQ(engine.answer(*lone).tokens.size(),
+            13u);  // 32 tokens have KV, one more was sampled from them
   EXPECT_EQ(engine.answer(*next).tokens.size(), 5u);
 }
 
-// More answers at once than the pool holds: after the first preemptions, few tokens may be computed twice.
+// More answers at once than the pool holds: after the first preemptions, few tokens may be computed
+// twice.
 std::string a_burst_of_long_answers() {
   SchedulerConfig config = scenario_config(40);
   config.max_rows = 8;
   config.kv.prefix_cache = false;  // a preempted row finds nothing cached
   SimEngine engine(config);
-  for (int i = 0; i < 60; ++i) EXPECT_TRUE(engine.admit(make_request(family_tokens(i, 12), 80)).ok());
+  for (int i = 0; i < 60; ++i)
+    EXPECT_TRUE(engine.admit(make_request(family_tokens(i, 12), 80)).ok());
   engine.run_until_idle(1);
   const double useful = 60.0 * (12 + 79);
   const double waste = engine.computed_tokens() / useful - 1;
   if (!engine.violation().empty()) return engine.violation();
   return waste > 0.2 ? "recomputed " + std::to_string(waste) + " of all tokens, " +
-                            std::to_string(engine.scheduler().stats().preemptions) + " preemptions"
-                      : "";
+                           std::to_string(engine.scheduler().stats().preemptions) + " preemptions"
+                     : "";
 }
 TEST(Hazard17, throughput_recovers_after_preemption) {
   expect_guarded(Fault::kNoPreemptBackoff, a_burst_of_long_answers);

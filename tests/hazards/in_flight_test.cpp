@@ -23,7 +23,8 @@ TEST(Hazard1, a_slot_is_reused_only_when_no_launched_step_uses_it) {
   expect_guarded(Fault::kReleaseInFlight, slot_of_an_ended_row);
 }
 
-// A's decode leaves blocks behind its window while B's chunks take a block each step: never one that A's launched step reads.
+// A's decode leaves blocks behind its window while B's chunks take a block each step: never one
+// that A's launched step reads.
 std::string window_blocks_of_a_launched_step() {
   SchedulerConfig config = scenario_config(40);
   config.kv.groups.push_back({8, 9});
@@ -46,7 +47,9 @@ std::string long_prompt_in_chunks() {
   engine.run_until_idle(1);
   return engine.violation();
 }
-TEST(Hazard5, a_middle_chunk_is_not_sampled_from) { expect_guarded(Fault::kSampleMiddleChunk, long_prompt_in_chunks); }
+TEST(Hazard5, a_middle_chunk_is_not_sampled_from) {
+  expect_guarded(Fault::kSampleMiddleChunk, long_prompt_in_chunks);
+}
 
 TEST(Hazard5, a_middle_chunk_is_not_in_the_cache) {
   SimEngine engine(scenario_config(40));
@@ -74,7 +77,8 @@ std::string aborts_everywhere() {
   const auto decoding = make_request(family_tokens(1, 10), 100);
   const auto chunking = make_request(family_tokens(2, 100), 10);
   const auto waiting = make_request(family_tokens(3, 10), 10);
-  EXPECT_TRUE(engine.admit(decoding).ok() && engine.admit(chunking).ok() && engine.admit(waiting).ok());
+  EXPECT_TRUE(engine.admit(decoding).ok() && engine.admit(chunking).ok() &&
+              engine.admit(waiting).ok());
   for (int i = 0; i < 3; ++i) engine.turn(1);
   for (const auto& request : {decoding, chunking, waiting}) request->stream->cancel();
   engine.turn(1);
@@ -85,7 +89,9 @@ std::string aborts_everywhere() {
   engine.check_idle_pools();
   return engine.violation();
 }
-TEST(Hazard15, an_abort_gives_everything_back) { expect_guarded(Fault::kAbortLeaks, aborts_everywhere); }
+TEST(Hazard15, an_abort_gives_everything_back) {
+  expect_guarded(Fault::kAbortLeaks, aborts_everywhere);
+}
 
 }  // namespace
 }  // namespace tailrace

@@ -6,7 +6,8 @@
 namespace tailrace {
 namespace {
 
-// The answer ends at a block's last token, whose KV nobody computed; the next turn of the conversation reads it.
+// The answer ends at a block's last token, whose KV nobody computed; the next turn of the
+// conversation reads it.
 std::string next_turn_after_max_tokens() {
   SimEngine engine(scenario_config(20));
   const auto first = make_request(family_tokens(1, 5), 11);  // 16 tokens: two blocks
@@ -15,7 +16,8 @@ std::string next_turn_after_max_tokens() {
   const auto second = make_request(next_turn(*first, predict_answer(*first, 11), {7, 8, 9}), 4);
   EXPECT_TRUE(engine.admit(second).ok());
   engine.run_until_idle(1);
-  if (engine.violation().empty() && second->stream->cached_len != 8) return "the cached length is not one block";
+  if (engine.violation().empty() && second->stream->cached_len != 8)
+    return "the cached length is not one block";
   return engine.violation();
 }
 TEST(Hazard4, the_last_sampled_token_is_not_cached) {
@@ -37,7 +39,8 @@ TEST(Hazard4, the_extra_step_after_a_stop_token_is_used) {
   EXPECT_EQ(second->stream->cached_len, 16);
 }
 
-// Two rows compute the same prompt in the same steps; one of them must end up on the other's blocks.
+// Two rows compute the same prompt in the same steps; one of them must end up on the other's
+// blocks.
 std::string same_prompt_twice_at_once() {
   SchedulerConfig config = scenario_config(30);
   config.chunk_size = 64;
@@ -49,8 +52,10 @@ std::string same_prompt_twice_at_once() {
   if (engine.last_plan().rows.size() != 2) return "the scenario did not run both at once";
   engine.turn(1);
   engine.turn(1);
-  // 3 shared blocks, and two for each row's tail of at most 16 tokens; what was duplicated is free again.
-  if (engine.violation().empty() && engine.scheduler().stats().kv[0].owned > 3 + 2 * 2) return "duplicates are kept";
+  // 3 shared blocks, and two for each row's tail of at most 16 tokens; what was duplicated is free
+  // again.
+  if (engine.violation().empty() && engine.scheduler().stats().kv[0].owned > 3 + 2 * 2)
+    return "duplicates are kept";
   engine.run_until_idle(1);
   engine.check_idle_pools();
   return engine.violation();
@@ -59,7 +64,8 @@ TEST(Hazard6, blocks_that_duplicate_the_trees_are_freed_and_the_row_repointed) {
   expect_guarded(Fault::kKeepDuplicateBlocks, same_prompt_twice_at_once);
 }
 
-// A's query at position 22 still sees position 7, the last of its first block; B's first chunk takes whatever block is free.
+// A's query at position 22 still sees position 7, the last of its first block; B's first chunk
+// takes whatever block is free.
 std::string window_edge() {
   SchedulerConfig config = scenario_config(60);
   config.kv.groups.push_back({16, 30});
@@ -72,7 +78,9 @@ std::string window_edge() {
   engine.run_until_idle(0);
   return engine.violation();
 }
-TEST(Hazard8, a_block_leaves_with_its_last_visible_token) { expect_guarded(Fault::kWindowOffByOne, window_edge); }
+TEST(Hazard8, a_block_leaves_with_its_last_visible_token) {
+  expect_guarded(Fault::kWindowOffByOne, window_edge);
+}
 
 // The window group forgot the middle of A's prompt, where B branches off.
 std::string branch_inside_a_cached_prompt() {

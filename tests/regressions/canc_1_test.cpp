@@ -17,7 +17,8 @@ SchedulerConfig one_slot() {
 
 TEST(Canc1, a_second_request_starts_as_soon_as_the_decoding_one_is_cancelled) {
   SimEngine engine(one_slot());
-  const auto first = make_request(family_tokens(1, 10), 400), second = make_request(family_tokens(2, 10), 5);
+  const auto first = make_request(family_tokens(1, 10), 400),
+             second = make_request(family_tokens(2, 10), 5);
   ASSERT_TRUE(engine.admit(first).ok() && engine.admit(second).ok());
   for (int i = 0; i < 5; ++i) engine.turn(1);
   first->stream->cancel();
@@ -48,7 +49,8 @@ TEST(Canc1, a_prompt_cancelled_in_prefill_stops_within_a_chunk) {
 
 TEST(Canc1, a_queued_dead_request_never_runs) {
   SimEngine engine(one_slot());
-  const auto a = make_request(family_tokens(1, 10), 20), b = make_request(family_tokens(2, 10), 400);
+  const auto a = make_request(family_tokens(1, 10), 20),
+             b = make_request(family_tokens(2, 10), 400);
   const auto c = make_request(family_tokens(3, 10), 5);
   ASSERT_TRUE(engine.admit(a).ok() && engine.admit(b).ok() && engine.admit(c).ok());
   engine.turn(1);
@@ -82,7 +84,8 @@ TEST(Canc1, two_hundred_rounds_of_open_and_kill) {
   SimEngine engine(config);
   Random random(9);
   for (int round = 0; round < 200; ++round) {
-    const auto request = make_request(family_tokens(round, random.between(1, 200)), random.between(1, 100));
+    const auto request =
+        make_request(family_tokens(round, random.between(1, 200)), random.between(1, 100));
     ASSERT_TRUE(engine.admit(request).ok());
     for (int32_t i = random.between(0, 12); i > 0; --i) engine.turn(random.between(0, 1));
     request->stream->cancel();

@@ -25,8 +25,10 @@ bool decodes(const StepPlan& plan, const Request& request) {
   return false;
 }
 
-// Runs until `prompts` have their first token; every step must hold the victim's row and keep to the ratio.
-void expect_no_freeze(SimEngine& engine, const Request& victim, const std::vector<std::shared_ptr<Request>>& prompts) {
+// Runs until `prompts` have their first token; every step must hold the victim's row and keep to
+// the ratio.
+void expect_no_freeze(SimEngine& engine, const Request& victim,
+                      const std::vector<std::shared_ptr<Request>>& prompts) {
   const double ratio = SchedulerConfig{}.max_mixed_ratio;
   for (const auto& prompt : prompts) {
     while (engine.answer(*prompt).tokens.empty()) {
@@ -63,12 +65,14 @@ TEST(Chk2, twenty_long_prompts_in_a_row) {
   expect_no_freeze(engine, *victim, prompts);
 }
 
-// Tight costs: even the smallest chunk exceeds the ratio. It rides with every second step at most, and never stops.
+// Tight costs: even the smallest chunk exceeds the ratio. It rides with every second step at most,
+// and never stops.
 TEST(Chk2, a_long_prompt_is_not_starved_by_sixteen_streams) {
   SchedulerConfig config = long_config();
   config.cost = {10, 1, 0, 100, 0.001};
   SimEngine engine(config);
-  for (int i = 0; i < 16; ++i) ASSERT_TRUE(engine.admit(make_request(family_tokens(i, 10), 3000)).ok());
+  for (int i = 0; i < 16; ++i)
+    ASSERT_TRUE(engine.admit(make_request(family_tokens(i, 10), 3000)).ok());
   while (engine.scheduler().stats().generated_tokens < 100) engine.turn(1);
   const auto prompt = make_request(family_tokens(99, 8000), 3);
   ASSERT_TRUE(engine.admit(prompt).ok());
@@ -91,9 +95,11 @@ TEST(Chk2, a_short_prompt_does_not_wait_for_the_whole_of_a_long_one) {
   SchedulerConfig config = long_config();
   config.chunk_size = 512;
   SimEngine engine(config);
-  const auto long_one = make_request(family_tokens(1, 30000), 3), other_long = make_request(family_tokens(2, 30000), 3);
+  const auto long_one = make_request(family_tokens(1, 30000), 3),
+             other_long = make_request(family_tokens(2, 30000), 3);
   const auto short_one = make_request(family_tokens(3, 400), 3);
-  for (const auto& request : {long_one, other_long, short_one}) ASSERT_TRUE(engine.admit(request).ok());
+  for (const auto& request : {long_one, other_long, short_one})
+    ASSERT_TRUE(engine.admit(request).ok());
   int steps = 0;
   while (engine.answer(*short_one).tokens.empty()) {
     engine.turn(1);

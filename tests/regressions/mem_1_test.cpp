@@ -1,4 +1,5 @@
-// MEM-1: pages are conserved under load, counted whole, and the last request ends when it cannot grow.
+// MEM-1: pages are conserved under load, counted whole, and the last request ends when it cannot
+// grow.
 #include <gtest/gtest.h>
 
 #include "simulation/random.h"
@@ -8,7 +9,8 @@
 namespace tailrace {
 namespace {
 
-// 8 conversations extend their own history on a pool of 64 pages, one abort in ten; every answer is checked token by token.
+// 8 conversations extend their own history on a pool of 64 pages, one abort in ten; every answer is
+// checked token by token.
 TEST(Mem1, eight_conversations_on_64_pages) {
   SchedulerConfig config = scenario_config(64);
   config.max_rows = 8;
@@ -30,7 +32,9 @@ TEST(Mem1, eight_conversations_on_64_pages) {
       }
       std::vector<TokenId> prompt = family_tokens(static_cast<int32_t>(i), 12);
       const bool goes_on = talk.request && talk.request->prompt_ids.size() < 100;
-      if (goes_on) prompt = next_turn(*talk.request, engine.answer(*talk.request).tokens, family_tokens(50 + talk.turns, 5));
+      if (goes_on)
+        prompt = next_turn(*talk.request, engine.answer(*talk.request).tokens,
+                           family_tokens(50 + talk.turns, 5));
       talk.turns = goes_on ? talk.turns + 1 : 0;
       talk.request = make_request(prompt, random.between(1, 100));
       ASSERT_TRUE(engine.admit(talk.request).ok());
@@ -48,7 +52,8 @@ TEST(Mem1, with_one_free_page_of_128_the_second_short_prompt_waits) {
   SchedulerConfig config = scenario_config(1);
   config.kv.block_size = 128;
   SimEngine engine(config);
-  const auto first = make_request(family_tokens(1, 2), 3), second = make_request(family_tokens(2, 2), 3);
+  const auto first = make_request(family_tokens(1, 2), 3),
+             second = make_request(family_tokens(2, 2), 3);
   ASSERT_TRUE(engine.admit(first).ok() && engine.admit(second).ok());
   while (!engine.scheduler().idle() && engine.violation().empty()) {
     engine.turn(1);
@@ -61,7 +66,8 @@ TEST(Mem1, with_one_free_page_of_128_the_second_short_prompt_waits) {
 
 TEST(Mem1, a_failing_engine_ends_every_request_once) {
   SimEngine engine(scenario_config(20));
-  for (int i = 0; i < 6; ++i) ASSERT_TRUE(engine.admit(make_request(family_tokens(i, 20), 20)).ok());
+  for (int i = 0; i < 6; ++i)
+    ASSERT_TRUE(engine.admit(make_request(family_tokens(i, 20), 20)).ok());
   for (int i = 0; i < 4; ++i) engine.turn(1);
   engine.scheduler().fail_all(Status(StatusCode::kInternal, "the device is gone"));
   engine.turn(1);

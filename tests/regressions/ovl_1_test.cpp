@@ -1,4 +1,5 @@
-// OVL-1: with steps in flight, nothing that they use is given to others, and nothing after the end is told.
+// OVL-1: with steps in flight, nothing that they use is given to others, and nothing after the end
+// is told.
 #include <gtest/gtest.h>
 
 #include "simulation/random.h"
@@ -14,7 +15,8 @@ struct Replies {
   uint64_t preemptions = 0;
 };
 
-// 5000 requests of 1..40 tokens at 16 streams; some end by a stop token, some are aborted, and the pool makes rows give way.
+// 5000 requests of 1..40 tokens at 16 streams; some end by a stop token, some are aborted, and the
+// pool makes rows give way.
 Replies serve(size_t max_inflight, bool aborts) {
   SchedulerConfig config = scenario_config(60);
   config.max_rows = 16;
@@ -23,7 +25,8 @@ Replies serve(size_t max_inflight, bool aborts) {
   Random random(7);
   std::vector<std::shared_ptr<Request>> requests;
   for (int i = 0; i < 5000; ++i) {
-    auto request = make_request(family_tokens(i % 200, random.between(1, 30)), random.between(1, 40));
+    auto request =
+        make_request(family_tokens(i % 200, random.between(1, 30)), random.between(1, 40));
     if (random.one_in(2)) request->stop_token_ids = {3, 17, 40, 77};
     if (random.one_in(20)) request->stop_token_ids = predict_answer(*request, 1);
     requests.push_back(std::move(request));
@@ -33,7 +36,8 @@ Replies serve(size_t max_inflight, bool aborts) {
     while (next < requests.size() && engine.scheduler().stats().waiting < 16) {
       EXPECT_TRUE(engine.admit(requests[next++]).ok());
     }
-    if (aborts && random.one_in(10)) requests[random.between(0, static_cast<int32_t>(next) - 1)]->stream->cancel();
+    if (aborts && random.one_in(10))
+      requests[random.between(0, static_cast<int32_t>(next) - 1)]->stream->cancel();
     engine.turn(max_inflight);
   }
   engine.check_idle_pools();
@@ -50,7 +54,8 @@ TEST(Ovl1, replies_with_overlap_equal_those_without) {
   EXPECT_EQ(without.tokens, with.tokens);
 }
 
-TEST(Ovl1, replies_beside_random_aborts_are_exact) {  // the engine's oracle checks each token of each reply
+TEST(Ovl1, replies_beside_random_aborts_are_exact) {  // the engine's oracle checks each token of
+                                                      // each reply
   EXPECT_EQ(serve(1, true).violation, "");
   EXPECT_EQ(serve(2, true).violation, "");
 }
@@ -61,7 +66,9 @@ TEST(Ovl1, nothing_follows_an_abort_and_a_preempted_row_neither_loses_nor_double
   SimEngine engine(config);
   const auto a = make_request(family_tokens(1, 20), 60), b = make_request(family_tokens(2, 20), 60);
   ASSERT_TRUE(engine.admit(a).ok() && engine.admit(b).ok());
-  while (b->stream->num_preemptions == 0 && engine.violation().empty() && !engine.scheduler().idle()) engine.turn(1);
+  while (b->stream->num_preemptions == 0 && engine.violation().empty() &&
+         !engine.scheduler().idle())
+    engine.turn(1);
   ASSERT_EQ(b->stream->num_preemptions, 1);
   engine.run_until_idle(1);
   EXPECT_EQ(engine.violation(), "");

@@ -1,4 +1,5 @@
-// PFX-1: a cached prefix is the same state as a cold run, at most prompt - 1 tokens long, and pinned when it is found.
+// PFX-1: a cached prefix is the same state as a cold run, at most prompt - 1 tokens long, and
+// pinned when it is found.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,8 @@ namespace {
 constexpr int32_t kPage = 8, kChunk = 16;
 
 TEST(Pfx1, prompts_around_page_and_chunk_lengths_three_times) {
-  for (const int32_t len : {kPage - 1, kPage, kPage + 1, 2 * kPage, 2 * kPage + 1, kChunk, kChunk + 1}) {
+  for (const int32_t len :
+       {kPage - 1, kPage, kPage + 1, 2 * kPage, 2 * kPage + 1, kChunk, kChunk + 1}) {
     SimEngine engine(scenario_config(40));
     for (int round = 0; round < 3; ++round) {
       const auto request = make_request(family_tokens(len, len), 32);
@@ -54,7 +56,8 @@ TEST(Pfx1, two_thousand_shuffled_requests_on_a_pool_of_1_2) {
   }
   for (int i = 0; i < 2000; ++i) {
     while (engine.scheduler().stats().waiting > 16) engine.turn(1);
-    ASSERT_TRUE(engine.admit(make_request(prompts[random.between(0, 63)], random.between(1, 32))).ok());
+    ASSERT_TRUE(
+        engine.admit(make_request(prompts[random.between(0, 63)], random.between(1, 32))).ok());
     engine.turn(1);
   }
   engine.run_until_idle(1);

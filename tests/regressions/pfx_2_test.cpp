@@ -35,7 +35,8 @@ TEST(Pfx2, repeats_extensions_and_branches_read_their_own_prefix) {
     const auto again = copy_of(*cold);
     ASSERT_TRUE(engine.admit(again).ok());
     engine.run_until_idle(1);
-    EXPECT_GE(again->stream->cached_len, (len - 1) / 16 * 16) << len;  // the prompt's end kept its window
+    EXPECT_GE(again->stream->cached_len, (len - 1) / 16 * 16)
+        << len;  // the prompt's end kept its window
     const std::vector<TokenId> turn = next_turn(*cold, engine.answer(*cold).tokens, {});
     for (const int32_t more : {1, kWindow}) {
       const auto longer = make_request(with_tail(turn, 9, more), 5);
@@ -60,8 +61,9 @@ TEST(Pfx2, eight_streams_on_a_window_pool_of_few_windows) {
   for (int i = 0; i < 1500 && engine.violation().empty(); ++i) {
     while (engine.scheduler().stats().waiting > 8 && engine.violation().empty()) engine.turn(1);
     const int32_t shared = random.between(1, 100);
-    const auto request = make_request(with_tail(family_tokens(random.between(0, 3), shared), 30 + i % 7, random.between(1, 40)),
-                                      random.between(1, 3 * kWindow));
+    const auto request = make_request(
+        with_tail(family_tokens(random.between(0, 3), shared), 30 + i % 7, random.between(1, 40)),
+        random.between(1, 3 * kWindow));
     ASSERT_TRUE(engine.admit(request).ok());
     engine.turn(1);
   }

@@ -19,7 +19,9 @@ uint64_t chain_start(const std::string& salt) {
   return chain;
 }
 
-uint64_t chain_next(uint64_t chain, TokenId token) { return mix(chain + 0x9e3779b97f4a7c15ull + uint64_t(uint32_t(token))) | 1; }
+uint64_t chain_next(uint64_t chain, TokenId token) {
+  return mix(chain + 0x9e3779b97f4a7c15ull + uint64_t(uint32_t(token))) | 1;
+}
 
 TokenId sample_token(uint64_t chain, int32_t len, const Request& request) {
   const TokenId token = static_cast<TokenId>(mix(chain ^ 0x5bf03635ull) % kVocabulary);
@@ -29,7 +31,8 @@ TokenId sample_token(uint64_t chain, int32_t len, const Request& request) {
   return is_stop && len < min_len ? kVocabulary + token : token;
 }
 
-FakeDevice::FakeDevice(const KvIndexConfig& kv, int32_t max_rows, int32_t context_length) : kv_(kv) {
+FakeDevice::FakeDevice(const KvIndexConfig& kv, int32_t max_rows, int32_t context_length)
+    : kv_(kv) {
   const int32_t max_blocks = context_length / kv_.block_size + 2;
   for (const KvGroupConfig& group : kv_.groups) {
     cells_.emplace_back(size_t(group.num_blocks) * kv_.block_size, 0);
@@ -53,7 +56,8 @@ void FakeDevice::launch(const StepPlan& plan) {
   LaunchedStep step{plan.step, {}, plan.log_patches, plan.starts};
   for (const BlockPatch& patch : plan.block_patches) {
     auto& table = tables_[patch.group][patch.slot];
-    if (patch.first_index + patch.blocks.size() > table.size()) return report("a block patch past the table");
+    if (patch.first_index + patch.blocks.size() > table.size())
+      return report("a block patch past the table");
     std::copy(patch.blocks.begin(), patch.blocks.end(), table.begin() + patch.first_index);
   }
   for (const PlanRow& row : plan.rows) {
@@ -73,7 +77,8 @@ void FakeDevice::check_against_inflight(const LaunchedStep& step) {
   for (const LaunchedStep& other : queue_) {
     for (const LaunchedRow& reader : other.rows) {
       for (const RowStart& start : step.starts) {
-        if (start.slot == reader.row.slot) report("slot " + std::to_string(start.slot) + " reused in flight");
+        if (start.slot == reader.row.slot)
+          report("slot " + std::to_string(start.slot) + " reused in flight");
       }
     }
   }
@@ -82,7 +87,8 @@ void FakeDevice::check_against_inflight(const LaunchedStep& step) {
     std::vector<uint8_t> read(cells_[g].size(), 0);
     for (const LaunchedStep& other : queue_) {
       for (const LaunchedRow& reader : other.rows) {
-        for (int32_t pos = first_visible(reader.row.computed_len, g); pos < reader.row.kv_len(); ++pos) {
+        for (int32_t pos = first_visible(reader.row.computed_len, g); pos < reader.row.kv_len();
+             ++pos) {
           const int32_t block = reader.blocks[g][pos / kv_.block_size];
           read[size_t(block) * kv_.block_size + pos % kv_.block_size] = 1;
         }
@@ -105,7 +111,8 @@ void FakeDevice::start_rows(const LaunchedStep& step) {
     slot.request = start.request;
     slot.chain.clear();
     slot.log_end = 0;
-    std::fill(slot.log.begin(), slot.log.end(), -1);  // a missing patch must not be hidden by the last user's tokens
+    std::fill(slot.log.begin(), slot.log.end(),
+              -1);  // a missing patch must not be hidden by the last user's tokens
   }
   for (const LogPatch& patch : step.log_patches) {
     Slot& slot = slots_[patch.slot];
@@ -128,8 +135,8 @@ void FakeDevice::extend_chain(Slot& slot, int32_t len) {
 uint64_t* FakeDevice::cell(const LaunchedRow& row, int32_t group, int32_t pos) {
   const int32_t block = row.blocks[group][pos / kv_.block_size];
   if (block <= 0 || block >= kv_.groups[group].num_blocks) {
-    report("position " + std::to_string(pos) + " of request " + std::to_string(row.row.request_id) + " has block " +
-           std::to_string(block));
+    report("position " + std::to_string(pos) + " of request " + std::to_string(row.row.request_id) +
+           " has block " + std::to_string(block));
     return nullptr;
   }
   return &cells_[group][size_t(block) * kv_.block_size + pos % kv_.block_size];
@@ -160,7 +167,8 @@ uint64_t FakeDevice::read_row(const LaunchedRow& row, uint64_t step) {
       if (wrong == 0) continue;
       difference = difference * 31 + wrong;
       report("step " + std::to_string(step) + ": position " + std::to_string(pos) + " of request " +
-             std::to_string(row.row.request_id) + " reads another prefix's KV (group " + std::to_string(g) + ")");
+             std::to_string(row.row.request_id) + " reads another prefix's KV (group " +
+             std::to_string(g) + ")");
     }
   }
   return difference;

@@ -1,5 +1,6 @@
-// FakeDevice: runs launched steps in order, late, and knows for every KV cell which token prefix it was written for. It
-// samples by a hash of what a row really read, so a foreign, stale or unwritten cell changes the answer and is reported.
+// FakeDevice: runs launched steps in order, late, and knows for every KV cell which token prefix it
+// was written for. It samples by a hash of what a row really read, so a foreign, stale or unwritten
+// cell changes the answer and is reported.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace tailrace {
 
-// The model: what follows a prefix. `chain` is prefix_chain over prompt and output so far, `len` their number.
+// The model: what follows a prefix. `chain` is prefix_chain over prompt and output so far, `len`
+// their number.
 inline constexpr TokenId kVocabulary = 100;
 uint64_t chain_start(const std::string& salt);
 uint64_t chain_next(uint64_t chain, TokenId token);
@@ -34,7 +36,8 @@ class FakeDevice {
  private:
   struct LaunchedRow {
     PlanRow row;
-    std::vector<std::vector<int32_t>> blocks;  // [group][block index], as the tables stood when the step was launched
+    std::vector<std::vector<int32_t>>
+        blocks;  // [group][block index], as the tables stood when the step was launched
   };
   struct LaunchedStep {
     uint64_t step;
@@ -59,8 +62,9 @@ class FakeDevice {
   uint64_t* cell(const LaunchedRow& row, int32_t group, int32_t pos);
 
   KvIndexConfig kv_;
-  std::vector<std::vector<uint64_t>> cells_;         // [group][block * block_size + offset]: chain value, 0 unwritten
-  std::vector<std::vector<uint64_t>> cell_writers_;  // [group][...]: last step that wrote it
+  std::vector<std::vector<uint64_t>>
+      cells_;  // [group][block * block_size + offset]: chain value, 0 unwritten
+  std::vector<std::vector<uint64_t>> cell_writers_;        // [group][...]: last step that wrote it
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // [group][slot][block index]
   std::vector<Slot> slots_;
   std::deque<LaunchedStep> queue_;

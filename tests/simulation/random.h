@@ -16,7 +16,9 @@ class Random {
     return x ^ (x >> 31);
   }
   // Uniform in [low, high].
-  int32_t between(int32_t low, int32_t high) { return low + static_cast<int32_t>(next() % uint64_t(high - low + 1)); }
+  int32_t between(int32_t low, int32_t high) {
+    return low + static_cast<int32_t>(next() % uint64_t(high - low + 1));
+  }
   bool one_in(int32_t n) { return next() % uint64_t(n) == 0; }
   template <typename T, int n>
   const T& pick(const T (&values)[n]) {

@@ -33,7 +33,8 @@ std::vector<TokenId> predict_answer(const Request& request, int32_t count) {
   for (const TokenId token : request.prompt_ids) chain = chain_next(chain, token);
   std::vector<TokenId> answer;
   for (int32_t i = 0; i < count; ++i) {
-    answer.push_back(sample_token(chain, static_cast<int32_t>(request.prompt_ids.size()) + i, request));
+    answer.push_back(
+        sample_token(chain, static_cast<int32_t>(request.prompt_ids.size()) + i, request));
     chain = chain_next(chain, answer.back());
   }
   return answer;

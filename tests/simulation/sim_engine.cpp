@@ -5,7 +5,9 @@
 namespace tailrace {
 
 SimEngine::SimEngine(const SchedulerConfig& config)
-    : config_(config), scheduler_(config), device_(config.kv, config.max_rows, config.context_length) {}
+    : config_(config),
+      scheduler_(config),
+      device_(config.kv, config.max_rows, config.context_length) {}
 
 void SimEngine::report(const std::string& what) {
   if (violation_.empty()) violation_ = what;
@@ -43,19 +45,26 @@ void SimEngine::check_plan(const StepPlan& plan) {
     const Answer& answer = answers_.at(row.request_id);
     const int32_t prompt_len = static_cast<int32_t>(answer.request->prompt_ids.size());
     if (row.samples && row.kv_len() < prompt_len) report("a middle chunk is sampled from");
-    if (row.kv_len() >= prompt_len + answer.request->max_tokens) report("a row runs past its last token");
-    for (const auto& value : {row.request_id, uint64_t(row.slot), uint64_t(row.computed_len), uint64_t(row.q_len)}) {
+    if (row.kv_len() >= prompt_len + answer.request->max_tokens)
+      report("a row runs past its last token");
+    for (const auto& value :
+         {row.request_id, uint64_t(row.slot), uint64_t(row.computed_len), uint64_t(row.q_len)}) {
       trace_number(value - (value == row.request_id ? answers_.begin()->first : 0));
     }
   }
   if (tokens != plan.num_tokens) report("a wrong token count");
   std::sort(slots.begin(), slots.end());
-  if (std::adjacent_find(slots.begin(), slots.end()) != slots.end()) report("two rows share a slot");
-  const bool mixed = plan.num_decode_rows > 0 && plan.num_decode_rows < static_cast<int32_t>(plan.rows.size());
+  if (std::adjacent_find(slots.begin(), slots.end()) != slots.end())
+    report("two rows share a slot");
+  const bool mixed =
+      plan.num_decode_rows > 0 && plan.num_decode_rows < static_cast<int32_t>(plan.rows.size());
   if (mixed && config_.mixed == MixedMode::kOff) report("a mixed step with mixing off");
   if (mixed && plan.predicted_us > config_.max_mixed_ratio * plan.decode_only_us + 1e-6) {
     // Only the smallest chunk may exceed the ratio, and not twice in a row.
-    if (plan.num_tokens - plan.num_decode_rows > 16 || last_exceeded_) report("a mixed step exceeds its ratio: " + std::to_string(plan.predicted_us) + " us beside " + std::to_string(plan.decode_only_us) + " us, " + std::to_string(plan.num_tokens - plan.num_decode_rows) + " tokens");
+    if (plan.num_tokens - plan.num_decode_rows > 16 || last_exceeded_)
+      report("a mixed step exceeds its ratio: " + std::to_string(plan.predicted_us) +
+             " us beside " + std::to_string(plan.decode_only_us) + " us, " +
+             std::to_string(plan.num_tokens - plan.num_decode_rows) + " tokens");
     last_exceeded_ = true;
   } else {
     last_exceeded_ = false;
@@ -81,7 +90,9 @@ void SimEngine::turn(size_t max_inflight) {
     check();
   }
   take_updates();
-  const size_t target = launched ? max_inflight : std::min(max_inflight, device_.num_inflight() - (device_.num_inflight() > 0));
+  const size_t target =
+      launched ? max_inflight
+               : std::min(max_inflight, device_.num_inflight() - (device_.num_inflight() > 0));
   const bool waits = launched || device_.num_inflight() > 0;
   while (device_.num_inflight() > target && violation_.empty()) complete_oldest();
   empty_turns_ = waits ? 0 : empty_turns_ + 1;
@@ -102,16 +113,20 @@ void SimEngine::take_updates() {
     if (answer.finished) return report("an update after the end");
     trace_number(uint64_t(update.token) * 2 + update.finished);
     if (update.row >= 0) {
-      const int32_t len = static_cast<int32_t>(answer.request->prompt_ids.size() + answer.tokens.size());
+      const int32_t len =
+          static_cast<int32_t>(answer.request->prompt_ids.size() + answer.tokens.size());
       const TokenId right = sample_token(answer.chain, len, *answer.request);
-      if (update.token != right) return report("request " + std::to_string(update.request->id) + " got a wrong token");
+      if (update.token != right)
+        return report("request " + std::to_string(update.request->id) + " got a wrong token");
       answer.tokens.push_back(update.token);
       answer.chain = chain_next(answer.chain, update.token);
     }
     const auto& stops = answer.request->stop_token_ids;
-    const bool stop = update.row >= 0 && std::find(stops.begin(), stops.end(), update.token) != stops.end();
+    const bool stop =
+        update.row >= 0 && std::find(stops.begin(), stops.end(), update.token) != stops.end();
     const bool last = static_cast<int32_t>(answer.tokens.size()) == answer.request->max_tokens;
-    if ((stop || (last && update.row >= 0)) && !update.finished) report("a request runs on after its end");
+    if ((stop || (last && update.row >= 0)) && !update.finished)
+      report("a request runs on after its end");
     if (!update.finished) continue;
     answer.finished = true;
     answer.finish = update.finish;
@@ -123,7 +138,8 @@ void SimEngine::check_end(const Answer& answer, const SequenceUpdate& update) {
   const auto& stops = answer.request->stop_token_ids;
   const int32_t prompt_len = static_cast<int32_t>(answer.request->prompt_ids.size());
   const int32_t num_tokens = static_cast<int32_t>(answer.tokens.size());
-  if (answer.request->stream->cached_len >= prompt_len) report("the whole prompt was served from the cache");
+  if (answer.request->stream->cached_len >= prompt_len)
+    report("the whole prompt was served from the cache");
   switch (update.finish) {
     case FinishReason::kStop:
       if (update.row < 0 || std::find(stops.begin(), stops.end(), update.token) == stops.end()) {
@@ -132,12 +148,14 @@ void SimEngine::check_end(const Answer& answer, const SequenceUpdate& update) {
       break;
     case FinishReason::kLength: {
       if (num_tokens == answer.request->max_tokens) break;
-      // Else the lone sequence could not grow: what its next query sees needs more blocks than some pool has.
+      // Else the lone sequence could not grow: what its next query sees needs more blocks than some
+      // pool has.
       bool full = false;
       const int32_t pos = prompt_len + num_tokens - 1;
       for (const KvGroupConfig& group : config_.kv.groups) {
         const int32_t first = group.window == 0 ? 0 : std::max(0, pos - group.window + 1);
-        full = full || pos / config_.kv.block_size - first / config_.kv.block_size + 1 > group.num_blocks - 1;
+        full = full || pos / config_.kv.block_size - first / config_.kv.block_size + 1 >
+                           group.num_blocks - 1;
       }
       if (update.row >= 0 || !full) report("a request ended early");
       break;

@@ -1,5 +1,5 @@
-// SimEngine: the real scheduler over a FakeDevice, with an oracle that knows every request's right answer. Each call checks
-// all invariants; the first violation is kept.
+// SimEngine: the real scheduler over a FakeDevice, with an oracle that knows every request's right
+// answer. Each call checks all invariants; the first violation is kept.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class SimEngine {
   struct Answer {
     std::shared_ptr<const Request> request;
     std::vector<TokenId> tokens;
-    uint64_t chain = 0;      // over prompt and tokens
+    uint64_t chain = 0;  // over prompt and tokens
     bool finished = false;
     FinishReason finish = FinishReason::kStop;
   };
@@ -27,8 +27,8 @@ class SimEngine {
 
   // Admits; a refusal is returned and nothing is expected of the request.
   Status admit(std::shared_ptr<const Request> request);
-  // One turn of the engine's loop: plan, launch, then complete steps until at most `max_inflight` are left (at least one
-  // where nothing could be planned).
+  // One turn of the engine's loop: plan, launch, then complete steps until at most `max_inflight`
+  // are left (at least one where nothing could be planned).
   void turn(size_t max_inflight);
   // Turns until everything has ended; a stall is a violation.
   void run_until_idle(size_t max_inflight = 1);
@@ -37,7 +37,9 @@ class SimEngine {
   void check_idle_pools();
 
   Scheduler& scheduler() { return scheduler_; }
-  const StepPlan& last_plan() const { return last_plan_; }  // empty when the last turn launched nothing
+  const StepPlan& last_plan() const {
+    return last_plan_;
+  }  // empty when the last turn launched nothing
   const Answer& answer(const Request& request) const { return answers_.at(request.id); }
   const std::map<uint64_t, Answer>& answers() const { return answers_; }
   const std::string& violation() const { return violation_; }

@@ -12,25 +12,30 @@ namespace {
 std::string describe(const SchedulerConfig& config) {
   std::ostringstream out;
   out << "block " << config.kv.block_size << ", groups";
-  for (const KvGroupConfig& group : config.kv.groups) out << " (window " << group.window << ", " << group.num_blocks << ")";
-  out << ", cache " << config.kv.prefix_cache << ", rows " << config.max_rows << ", context " << config.context_length
-      << ", step " << config.max_step_tokens << ", chunk " << config.chunk_size << ", ahead " << config.blocks_ahead_tokens
-      << ", mixed " << static_cast<int>(config.mixed);
+  for (const KvGroupConfig& group : config.kv.groups)
+    out << " (window " << group.window << ", " << group.num_blocks << ")";
+  out << ", cache " << config.kv.prefix_cache << ", rows " << config.max_rows << ", context "
+      << config.context_length << ", step " << config.max_step_tokens << ", chunk "
+      << config.chunk_size << ", ahead " << config.blocks_ahead_tokens << ", mixed "
+      << static_cast<int>(config.mixed);
   return out.str();
 }
 
-// Requests of one run: fresh prompts, shared prefixes, repeats, and next turns of ended conversations.
+// Requests of one run: fresh prompts, shared prefixes, repeats, and next turns of ended
+// conversations.
 class Workload {
  public:
   Workload(Random& random, const SchedulerConfig& config) : random_(random), config_(config) {
-    for (int i = 0; i < 3; ++i) prefixes_.push_back(random_tokens(random_.between(1, config.context_length / 2)));
+    for (int i = 0; i < 3; ++i)
+      prefixes_.push_back(random_tokens(random_.between(1, config.context_length / 2)));
   }
 
   std::shared_ptr<Request> next(const SimEngine& engine) {
     auto request = std::make_shared<Request>();
     request->id = next_request_id();
     request->prompt_ids = prompt(engine, *request);
-    const int32_t context_left = config_.context_length - static_cast<int32_t>(request->prompt_ids.size());
+    const int32_t context_left =
+        config_.context_length - static_cast<int32_t>(request->prompt_ids.size());
     request->max_tokens = random_.one_in(5) ? 1 : random_.between(1, context_left);
     request->min_tokens = random_.one_in(4) ? random_.between(0, request->max_tokens) : 0;
     if (!random_.one_in(4)) request->stop_token_ids = {3, 17};
@@ -63,7 +68,8 @@ class Workload {
   std::vector<TokenId> with_tail(std::vector<TokenId> tokens) {
     const std::vector<TokenId> tail = random_tokens(random_.between(1, 40));
     tokens.insert(tokens.end(), tail.begin(), tail.end());
-    if (static_cast<int32_t>(tokens.size()) >= config_.context_length) tokens.resize(config_.context_length - 1);
+    if (static_cast<int32_t>(tokens.size()) >= config_.context_length)
+      tokens.resize(config_.context_length - 1);
     return tokens;
   }
 
@@ -82,10 +88,13 @@ SchedulerConfig simulation_config(uint64_t seed) {
   config.context_length = random.between(24, 160);
   config.chunk_size = random.pick({1, 7, 16, 64});
   config.max_step_tokens = std::max(config.max_rows, random.pick({8, 16, 64, 256}));
-  config.max_log_patch_tokens = config.context_length + config.max_step_tokens + (random.one_in(2) ? 0 : 500);
+  config.max_log_patch_tokens =
+      config.context_length + config.max_step_tokens + (random.one_in(2) ? 0 : 500);
   config.blocks_ahead_tokens = random.pick({0, 0, 8, 64});
-  config.mixed = random.pick({MixedMode::kSplit, MixedMode::kSplit, MixedMode::kFold, MixedMode::kOff});
-  config.cost = {double(random.pick({10, 200})), double(random.pick({1, 50})), 0.01, double(random.pick({1, 20, 200})), 0.005};
+  config.mixed =
+      random.pick({MixedMode::kSplit, MixedMode::kSplit, MixedMode::kFold, MixedMode::kOff});
+  config.cost = {double(random.pick({10, 200})), double(random.pick({1, 50})), 0.01,
+                 double(random.pick({1, 20, 200})), 0.005};
   config.kv.prefix_cache = !random.one_in(6);
   const int32_t context_blocks = config.context_length / config.kv.block_size + 1;
   const int32_t windows[4][3] = {{0, -1, -1}, {0, 1, -1}, {1, -1, -1}, {0, 1, 1}};
@@ -95,7 +104,8 @@ SchedulerConfig simulation_config(uint64_t seed) {
     // From less than one whole context to plenty for all rows.
     const int32_t tight = context_blocks + (config.max_rows - 1) * context_blocks / 4;
     const int32_t ample = context_blocks * config.max_rows + 8;
-    const int32_t blocks = random.one_in(3) ? random.between(context_blocks / 2 + 2, ample) : random.between(context_blocks, tight);
+    const int32_t blocks = random.one_in(3) ? random.between(context_blocks / 2 + 2, ample)
+                                            : random.between(context_blocks, tight);
     config.kv.groups.push_back({window, 1 + blocks});
   }
   return config;
@@ -121,7 +131,8 @@ SimulationReport simulate(uint64_t seed) {
         copy->id = next_request_id();
         copy->stream = std::make_shared<TokenStream>();
         ++report.requests;
-        if (Status status = engine.admit(std::move(copy)); !status.ok() && status.code() != StatusCode::kTooLarge) {
+        if (Status status = engine.admit(std::move(copy));
+            !status.ok() && status.code() != StatusCode::kTooLarge) {
           report.violation = status.message();
           return report;
         }

@@ -12,7 +12,8 @@ struct SimulationReport {
   std::string violation;  // "" if none
   std::string config;     // for the failure message
   uint64_t trace = 0;
-  uint64_t steps = 0, requests = 0, preemptions = 0, cached_tokens = 0, cancels = 0, mixed_steps = 0, early_ends = 0;
+  uint64_t steps = 0, requests = 0, preemptions = 0, cached_tokens = 0, cancels = 0,
+           mixed_steps = 0, early_ends = 0;
 };
 
 SchedulerConfig simulation_config(uint64_t seed);

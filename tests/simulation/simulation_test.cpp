@@ -1,4 +1,5 @@
-// Usage: simulation_test [gtest flags] [first_seed num_seeds]: thousands of seeds by default, more on demand.
+// Usage: simulation_test [gtest flags] [first_seed num_seeds]: thousands of seeds by default, more
+// on demand.
 #include "simulation/simulation.h"
 
 #include <gtest/gtest.h>
@@ -32,10 +33,13 @@ TEST(Simulation, every_seed_keeps_every_invariant_and_every_answer) {
     total.mixed_steps += report.mixed_steps;
     total.early_ends += report.early_ends;
   }
-  std::printf("%llu steps, %llu requests, %llu preemptions, %llu cancels, %llu mixed steps, %llu cached tokens, %llu lone ends\n",
-              (unsigned long long)total.steps, (unsigned long long)total.requests, (unsigned long long)total.preemptions,
-              (unsigned long long)total.cancels, (unsigned long long)total.mixed_steps,
-              (unsigned long long)total.cached_tokens, (unsigned long long)total.early_ends);
+  std::printf(
+      "%llu steps, %llu requests, %llu preemptions, %llu cancels, %llu mixed steps, %llu cached "
+      "tokens, %llu lone ends\n",
+      (unsigned long long)total.steps, (unsigned long long)total.requests,
+      (unsigned long long)total.preemptions, (unsigned long long)total.cancels,
+      (unsigned long long)total.mixed_steps, (unsigned long long)total.cached_tokens,
+      (unsigned long long)total.early_ends);
   // A workload that never comes near a hazard proves nothing.
   EXPECT_GT(total.preemptions, g_num_seeds / 4);
   EXPECT_GT(total.cancels, g_num_seeds / 4);
