@@ -2,9 +2,7 @@
 SHELL := /bin/bash
 BUILD := build
 NINJA := ninja
-# The build trees share one Rust library: it is the same in all, and the slowest thing to build.
-CMAKE_CONFIGURE := cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
-  -DTEXTKIT_TARGET_DIR=$(CURDIR)/rust/textkit/target
+CMAKE_CONFIGURE := cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 FUZZ_SECONDS := 10
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
@@ -51,4 +49,4 @@ bench-cpu: build ## speed beside llama.cpp on the demo model, in one run
 	@.venv-bench/bin/python bench/bench_cpu.py
 
 clean: ## remove what was built; models and virtual environments stay
-	rm -rf build build-asan build-tsan build-fuzz rust/textkit/target
+	rm -rf build build-asan build-tsan build-fuzz
