@@ -42,8 +42,14 @@ void Scheduler::Impl::top_up_decode_rows() {
 bool Scheduler::Impl::make_room_for(Sequence& sequence) {
   // Blocks that come back by themselves: wait for those before anybody has to give way.
   if (!leaving.empty()) return false;
+  const auto lacks = [&](int32_t g) {
+    return sequence.kv.groups[g].size() <= sequence.computed_len / index.block_size();
+  };
   for (const Sequence* row : running) {
-    if (row->exhausted() || !row->kv.deferred.empty()) return false;
+    if (row->exhausted()) return false;
+    for (const SequenceKv::Deferred& entry : row->kv.deferred) {
+      if (lacks(entry.group)) return false;
+    }
   }
   if (running.size() == 1) return false;  // resolve_stall() ends it once nothing is in flight
   admission.on_preempted(running);
@@ -52,7 +58,7 @@ bool Scheduler::Impl::make_room_for(Sequence& sequence) {
   std::vector<int32_t> gained(index.num_groups(), 0);
   const auto enough = [&] {
     for (int32_t g = 0; g < index.num_groups(); ++g) {
-      if (index.available(g) == 0 && gained[g] < static_cast<int32_t>(running.size())) return false;
+      if (lacks(g) && gained[g] < static_cast<int32_t>(running.size())) return false;
     }
     return true;
   };

@@ -40,10 +40,10 @@ StepPlan Scheduler::Impl::plan_step() {
 }
 
 void Scheduler::Impl::build(StepPlan& plan, StepShape& shape) {
-  const bool any_prefill = admission.front() != nullptr ||
-                           std::any_of(running.begin(), running.end(),
-                                       [](const Sequence* s) { return s->prefilling(); });
   const bool alternate = config.mixed == MixedMode::kOff;
+  const auto in_prefill = [](const Sequence* sequence) { return sequence->prefilling(); };
+  const bool any_prefill = alternate && (admission.front() != nullptr ||
+                                         std::any_of(running.begin(), running.end(), in_prefill));
   if (!alternate || last_was_extend || !any_prefill) add_decode_rows(plan, shape);
   if (!alternate || plan.rows.empty()) add_extend_rows(plan, shape);
   if (alternate && plan.rows.empty()) add_decode_rows(plan, shape);  // no chunk could be had
@@ -119,10 +119,13 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
   const auto shortest = std::min_element(order.begin(), order.end(), less);
   bool split = shortest != order.begin();
   const double budget_us = config.max_mixed_ratio * cost.predict_us(shape);
-  if (split && shape.decode_rows > 0 && ((plan.step >> 1) & 1) != 0) {
+  if (split && ((plan.step >> 1) & 1) != 0) {  // every other pair of steps
     // Too little for two: they take turns.
-    split = cost.max_extend_tokens(shape, (*shortest)->computed_len, budget_us, limit) >=
-            2 * kFloorTokens;
+    const int32_t room =
+        shape.decode_rows > 0
+            ? cost.max_extend_tokens(shape, (*shortest)->computed_len, budget_us, limit)
+            : limit;
+    split = room >= 2 * kFloorTokens;
   }
   if (split) std::rotate(order.begin(), shortest, shortest + 1);
   int32_t left = limit;
@@ -160,9 +163,12 @@ bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequ
   if (logged + start_len + q_len > config.max_log_patch_tokens) return false;
 
   index.expire(sequence.kv, sequence.computed_len, sequence.last_step, sequence.inflight > 0);
-  q_len = index.cover(sequence.kv, sequence.computed_len + q_len) - sequence.computed_len;
-  if (q_len <= 0)
-    return false;  // decode rows need the blocks first; resolve_stall() helps if there are none
+  const int32_t want_len = sequence.computed_len + q_len;
+  q_len = index.cover(sequence.kv, want_len) - sequence.computed_len;
+  if (q_len <= 0 && &sequence == running.front() && make_room_for(sequence)) {
+    q_len = index.cover(sequence.kv, want_len) - sequence.computed_len;
+  }
+  if (q_len <= 0) return false;  // younger rows in prefill wait for blocks
   const bool first_chunk = sequence.logged_len == 0;
   if (first_chunk) plan.starts.push_back({sequence.slot, sequence.request});
   const auto ids = sequence.tokens.begin();

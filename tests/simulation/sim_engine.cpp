@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace tailrace {
+namespace {
+
+// Waiting for a leaving row takes two steps, a turn of a floor chunk or of an alternating chunk
+// four.
+constexpr int32_t kMaxMissedSteps = 8;
+
+}  // namespace
 
 SimEngine::SimEngine(const SchedulerConfig& config)
     : config_(config),
@@ -75,6 +82,23 @@ void SimEngine::check_plan(const StepPlan& plan) {
   }
 }
 
+// Whatever happens to the others, the oldest row is never starved.
+void SimEngine::check_oldest_row_moves(const StepPlan& plan) {
+  for (const PlanRow& row : plan.rows) answers_.at(row.request_id).missed_steps = -2;
+  bool oldest = true;
+  for (auto& [id, answer] : answers_) {  // ids ascend in the order of admission
+    const int32_t preemptions = answer.request->stream->num_preemptions;
+    if (preemptions != answer.preemptions) answer.missed_steps = -1;
+    answer.preemptions = preemptions;
+    if (answer.finished || answer.missed_steps == -1) continue;
+    if (answer.missed_steps == -2)
+      answer.missed_steps = 0;
+    else if (oldest && ++answer.missed_steps > kMaxMissedSteps)
+      report("the oldest row is starved");
+    oldest = false;
+  }
+}
+
 void SimEngine::turn(size_t max_inflight) {
   if (!violation_.empty()) return;
   last_plan_ = scheduler_.plan_step();
@@ -85,6 +109,7 @@ void SimEngine::turn(size_t max_inflight) {
     num_patch_steps_ += !last_plan_.block_patches.empty() || !last_plan_.log_patches.empty();
     computed_tokens_ += last_plan_.num_tokens;
     check_plan(last_plan_);
+    check_oldest_row_moves(last_plan_);
     device_.launch(last_plan_);
     scheduler_.on_launched(last_plan_);
     check();

@@ -18,7 +18,9 @@ class SimEngine {
   struct Answer {
     std::shared_ptr<const Request> request;
     std::vector<TokenId> tokens;
-    uint64_t chain = 0;  // over prompt and tokens
+    uint64_t chain = 0;         // over prompt and tokens
+    int32_t missed_steps = -1;  // steps since one with a row of it; -1: not running
+    int32_t preemptions = 0;
     bool finished = false;
     FinishReason finish = FinishReason::kStop;
   };
@@ -54,6 +56,7 @@ class SimEngine {
   void check();
   void check_plan(const StepPlan& plan);
   void take_updates();
+  void check_oldest_row_moves(const StepPlan& plan);
   void check_end(const Answer& answer, const SequenceUpdate& update);
   void trace_number(uint64_t number);
 
