@@ -2,10 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <filesystem>
+#include <cstdlib>
+#include <functional>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "server/config_check.h"
@@ -33,6 +34,18 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, T& value, std::m
   return app.add_option(name, value, help)
       ->transform(CLI::CheckedTransformer(std::move(choices)))
       ->option_text(names);
+}
+
+// For doubles: CLI::Range lets NaN through.
+std::function<std::string(const std::string&)> within(double lo, double hi) {
+  return [lo, hi](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (end != text.c_str() && *end == '\0' && value >= lo && value <= hi) return std::string();
+    std::ostringstream message;
+    message << text << " is not in " << lo << " to " << hi;
+    return message.str();
+  };
 }
 
 void add_model_options(CLI::App& app, ServeConfig& config) {
@@ -66,7 +79,7 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
       ->check(CLI::Range(1, 1 << 20))->group("Engine")->option_text("N");
   app.add_option("--mem-fraction-static", engine.mem_fraction_static,
                  "share of the device's memory for weights and KV cache")
-      ->check(CLI::Range(0.01, 0.99))->group("Engine")->option_text("0.01-0.99");
+      ->check(within(0.01, 0.99))->group("Engine")->option_text("0.01-0.99");
   app.add_option("--max-total-tokens", engine.max_total_tokens, "size of the KV pool (default: by memory)")
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 40))->group("Engine")->option_text("N");
   app.add_option("--cuda-graph-max-bs", engine.cuda_graph_max_bs, "largest decode batch that is captured as a graph")
@@ -97,13 +110,13 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
   app.add_option("--max-body-bytes", http.max_body_bytes, "largest request body; beyond: 413 (default 32 MiB)")
       ->check(CLI::Range(int64_t{1024}, int64_t{1} << 30))->group("HTTP")->option_text("N");
   app.add_option("--request-timeout", limits.request_timeout_s, "seconds a request may take (default: no limit)")
-      ->check(CLI::Range(0.0, 1e6))->group("HTTP")->option_text("S");
+      ->check(within(0, 1e6))->group("HTTP")->option_text("S");
   app.add_option("--shutdown-timeout", limits.shutdown_timeout_s,
                  "seconds that running requests may take after SIGTERM (default 30)")
-      ->check(CLI::Range(0.0, 86400.0))->group("HTTP")->option_text("S");
+      ->check(within(0, 86400))->group("HTTP")->option_text("S");
   app.add_option("--health-timeout", limits.health_timeout_s,
                  "seconds without progress after which /health says hung (default 60)")
-      ->check(CLI::Range(0.1, 86400.0))->group("HTTP")->option_text("S");
+      ->check(within(0.1, 86400))->group("HTTP")->option_text("S");
   app.add_option("--tokenizer-threads", http.tokenizer_threads, "threads that tokenize requests")
       ->check(CLI::Range(1, 64))->group("HTTP")->option_text("N");
   add_choice(app, "--log-level", config.log_level,
@@ -188,7 +201,7 @@ Expected<CommandLine> parse_chat(std::vector<std::string> args) {
   app.add_option("--system", config.system_prompt, "system message")->option_text("TEXT");
   app.add_option("--max-tokens", config.max_tokens, "longest answer")->check(CLI::Range(1, 1 << 24))->option_text("N");
   app.add_option("--temperature", config.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))->option_text("T");
+      ->check(within(0, 2))->option_text("T");
   app.footer("Options after -- go to the server that is started, e.g. -- --threads 4");
   auto help = run_parser(app, args);
   if (!help) return fail(help.error());

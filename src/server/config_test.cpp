@@ -1,0 +1,174 @@
+#include "server/config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace tailrace {
+namespace {
+
+// A model path that exists, and a place for config files.
+struct Paths {
+  Paths() {
+    dir = std::filesystem::temp_directory_path() / ("tailrace_config_test_" + std::to_string(getpid()));
+    std::filesystem::create_directories(dir / "My-Model");
+    model = (dir / "My-Model").string();
+  }
+  ~Paths() { std::filesystem::remove_all(dir); }
+  std::string write(const std::string& text) const {
+    std::ofstream(dir / "serve.conf") << text;
+    return (dir / "serve.conf").string();
+  }
+  std::filesystem::path dir;
+  std::string model;
+};
+
+ServeConfig parse_ok(std::vector<std::string> args, const BuildFacts& facts = {}) {
+  args.insert(args.begin(), "serve");
+  auto parsed = parse_command_line(args, {}, facts);
+  EXPECT_TRUE(parsed.has_value()) << (parsed ? "" : parsed.error().message());
+  return parsed ? std::get<ServeConfig>(*parsed) : ServeConfig{};
+}
+
+std::string parse_error(std::vector<std::string> args, const std::vector<std::string>& environment = {},
+                        const BuildFacts& facts = {}) {
+  args.insert(args.begin(), "serve");
+  auto parsed = parse_command_line(args, environment, facts);
+  EXPECT_FALSE(parsed.has_value());
+  const std::string message = parsed ? "" : parsed.error().message();
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  return message;
+}
+
+bool mentions(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
+
+TEST(Config, defaults) {
+  Paths paths;
+  const ServeConfig config = parse_ok({"--model", paths.model});
+  EXPECT_EQ(config.http.host, "127.0.0.1");
+  EXPECT_EQ(config.http.port, 8000);
+  EXPECT_EQ(config.model.served_name, "My-Model");
+  EXPECT_EQ(config.engine.mixed, MixedChoice::kSplit);
+  EXPECT_TRUE(config.engine.overlap);
+  EXPECT_EQ(config.engine.kv_splits, 0);
+  EXPECT_FALSE(config.engine.has_random_seed);
+}
+
+TEST(Config, every_flag_reaches_its_field) {
+  Paths paths;
+  const ServeConfig config = parse_ok(
+      {"--model-path", paths.model, "--served-model-name", "name", "--host", "0.0.0.0", "--port", "9", "--api-key", "k",
+       "--max-running-requests", "3", "--max-queued-requests", "4", "--chunked-prefill-size", "5", "--max-seq-len-override",
+       "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "reference", "--mixed", "off",
+       "--overlap", "off", "--kv-splits", "8", "--load-format", "dummy", "--random-seed", "10", "--threads", "11",
+       "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
+       "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048"});
+  EXPECT_EQ(config.model.served_name, "name");
+  EXPECT_EQ(config.model.context_length, 600);
+  EXPECT_EQ(config.model.load_format, LoadFormat::kDummy);
+  EXPECT_EQ(config.http.host, "0.0.0.0");
+  EXPECT_EQ(config.http.port, 9);
+  EXPECT_EQ(config.http.api_key, "k");
+  EXPECT_EQ(config.http.max_connections, 12);
+  EXPECT_EQ(config.http.max_body_bytes, 2048);
+  EXPECT_EQ(config.http.tokenizer_threads, 2);
+  EXPECT_EQ(config.limits.max_queued_requests, 4);
+  EXPECT_EQ(config.limits.request_timeout_s, 1.5);
+  EXPECT_EQ(config.limits.shutdown_timeout_s, 2);
+  EXPECT_EQ(config.limits.health_timeout_s, 3);
+  EXPECT_EQ(config.engine.max_running_requests, 3);
+  EXPECT_EQ(config.engine.chunked_prefill_size, 5);
+  EXPECT_EQ(config.engine.max_total_tokens, 700);
+  EXPECT_EQ(config.engine.cache_type, CacheType::kNaive);
+  EXPECT_EQ(config.engine.attention_backend, AttentionBackendChoice::kReference);
+  EXPECT_EQ(config.engine.mixed, MixedChoice::kOff);
+  EXPECT_FALSE(config.engine.overlap);
+  EXPECT_EQ(config.engine.kv_splits, 8);
+  EXPECT_TRUE(config.engine.has_random_seed);
+  EXPECT_EQ(config.engine.random_seed, 10u);
+  EXPECT_EQ(config.engine.threads, 11);
+  EXPECT_EQ(config.engine.device, DeviceChoice::kCpu);
+  EXPECT_EQ(config.log_level, LogLevel::kDebug);
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--mem-fraction-static", "0.5"}).engine.mem_fraction_static, 0.5);
+}
+
+TEST(Config, unknown_flags_are_errors_with_advice) {
+  Paths paths;
+  EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--prot", "80"}), "--port"));
+  EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--max-num-seqs", "8"}), "--max-running-requests"));
+  EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--max-model-len=8"}), "--context-length"));
+  EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "stray"}), "stray"));
+}
+
+TEST(Config, bad_values_name_the_flag) {
+  Paths paths;
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--kv-splits", "0"}, {"--kv-splits", "many"},
+           {"--mem-fraction-static", "1.5"}, {"--mem-fraction-static", "nan"}, {"--max-running-requests", "0"},
+           {"--context-length", "-5"}, {"--threads", "0"}, {"--request-timeout", "-1"}, {"--request-timeout", "nan"},
+           {"--shutdown-timeout", "inf"}, {"--health-timeout", "5s"}, {"--port"}}) {
+    std::vector<std::string> all = {"--model", paths.model};
+    all.insert(all.end(), args.begin(), args.end());
+    EXPECT_TRUE(mentions(parse_error(all), args[0])) << args[0];
+  }
+}
+
+TEST(Config, environment_variables_are_not_read) {
+  Paths paths;
+  const std::string message = parse_error({"--model", paths.model}, {"HOME=/root", "TAILRACE_PORT=1"});
+  EXPECT_TRUE(mentions(message, "TAILRACE_PORT"));
+}
+
+TEST(Config, combinations_that_cannot_work) {
+  Paths paths;
+  const auto error = [&](std::vector<std::string> args, bool cuda) {
+    args.insert(args.begin(), {"--model", paths.model});
+    return parse_error(args, {}, BuildFacts{.cuda = cuda});
+  };
+  EXPECT_TRUE(mentions(error({"--attention-backend", "cuda"}, false), "--attention-backend cuda"));
+  EXPECT_TRUE(mentions(error({"--device", "cuda"}, false), "--device cuda"));
+  EXPECT_TRUE(mentions(error({"--device", "cpu", "--attention-backend", "cuda"}, true), "--device cpu"));
+  EXPECT_TRUE(mentions(error({"--device", "cuda", "--attention-backend", "reference"}, true), "--device cuda"));
+  EXPECT_TRUE(mentions(error({"--cuda-graph-max-bs", "8"}, false), "--cuda-graph-max-bs"));
+  EXPECT_TRUE(mentions(error({"--cuda-graph-max-bs", "8", "--max-running-requests", "4"}, true), "--max-running-requests"));
+  EXPECT_TRUE(mentions(error({"--mixed", "fold", "--attention-backend", "reference"}, false), "--mixed fold"));
+  EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--context-length", "200"}, false), "--max-total-tokens"));
+  EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--mem-fraction-static", "0.5"}, false), "one of them"));
+}
+
+TEST(Config, model_paths) {
+  EXPECT_TRUE(mentions(parse_error({}), "--model PATH"));
+  EXPECT_TRUE(mentions(parse_error({"--model", "Qwen/Qwen3-0.6B"}), "huggingface-cli download Qwen/Qwen3-0.6B"));
+  EXPECT_TRUE(mentions(parse_error({"--model", "./no/such/dir"}), "no such file"));
+  EXPECT_TRUE(mentions(parse_error({"--model", "dir/model.gguf"}), "no such file"));
+}
+
+TEST(Config, file_of_flags) {
+  Paths paths;
+  const std::string file = paths.write("model = \"" + paths.model + "\"\nport = 81\nmixed = off\n");
+  EXPECT_EQ(parse_ok({"--config", file}).http.port, 81);
+  EXPECT_EQ(parse_ok({"--config", file}).engine.mixed, MixedChoice::kOff);
+  EXPECT_EQ(parse_ok({"--config", file, "--port", "82"}).http.port, 82);  // flags win
+  EXPECT_TRUE(mentions(parse_error({"--config", paths.write("model = x\nprot = 5\n")}), "prot"));
+  EXPECT_TRUE(mentions(parse_error({"--config", "/no/such/file", "--model", paths.model}), "/no/such/file"));
+}
+
+TEST(Config, other_commands) {
+  Paths paths;
+  const auto parse = [](const std::vector<std::string>& args) { return parse_command_line(args, {}, {}); };
+  EXPECT_TRUE(mentions(std::get<PrintAndExit>(*parse({"--version"})).text, "0.1"));
+  EXPECT_TRUE(mentions(std::get<PrintAndExit>(*parse({"--help"})).text, "serve"));
+  EXPECT_TRUE(mentions(std::get<PrintAndExit>(*parse({"serve", "--help"})).text, "--chunked-prefill-size"));
+  EXPECT_EQ(std::get<InspectConfig>(*parse({"inspect", "--model", paths.model})).serve.model.path, paths.model);
+  const auto chat = std::get<ChatConfig>(*parse({"chat", "--model", paths.model, "--", "--threads", "2"}));
+  EXPECT_EQ(chat.server_args, (std::vector<std::string>{"--threads", "2"}));
+  EXPECT_FALSE(parse({"chat"}).has_value());
+  EXPECT_FALSE(parse({"chat", "--url", "http://x:1", "--", "--threads", "2"}).has_value());
+  EXPECT_FALSE(parse({}).has_value());
+  EXPECT_FALSE(parse({"frobnicate"}).has_value());
+}
+
+}  // namespace
+}  // namespace tailrace

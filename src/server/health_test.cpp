@@ -1,0 +1,52 @@
+#include "server/health.h"
+
+#include <gtest/gtest.h>
+
+#include "server/api_key.h"
+
+namespace tailrace {
+namespace {
+
+HealthInput ready_input() { return {.model_set = true, .draining = false, .work_pending = false, .timeout_s = 10}; }
+
+TEST(Health, states) {
+  EngineStatus engine;
+  EXPECT_EQ(report_health(engine, ready_input()).body["status"], "loading");
+  engine.state = EngineState::kReady;
+  engine.beat();
+  EXPECT_EQ(report_health(engine, ready_input()).http_status, 200);
+  HealthInput input = ready_input();
+  input.model_set = false;
+  EXPECT_EQ(report_health(engine, input).body["status"], "loading");
+  input = ready_input();
+  input.draining = true;
+  EXPECT_EQ(report_health(engine, input).body["status"], "draining");
+  engine.state = EngineState::kDead;
+  EXPECT_EQ(report_health(engine, input).body["status"], "dead");
+}
+
+TEST(Health, silence_matters_only_with_work) {
+  EngineStatus engine;
+  engine.state = EngineState::kReady;
+  engine.heartbeat_ns = now_ns() - 11'000'000'000;
+  EXPECT_EQ(report_health(engine, ready_input()).http_status, 200);
+  HealthInput queued = ready_input();
+  queued.work_pending = true;
+  EXPECT_EQ(report_health(engine, queued).body["status"], "hung");
+  engine.idle = false;
+  EXPECT_EQ(report_health(engine, ready_input()).body["status"], "hung");
+  EXPECT_FALSE(report_health(engine, ready_input()).admits);
+  engine.beat();
+  EXPECT_EQ(report_health(engine, queued).http_status, 200);
+}
+
+TEST(ApiKey, only_the_exact_key) {
+  EXPECT_TRUE(authorized("", ""));
+  EXPECT_TRUE(authorized("key", "Bearer key"));
+  for (const char* header : {"", "Bearer", "Bearer ", "Bearer ke", "Bearer keys", "Bearer keykey", "bearer key", "key", "Basic key"}) {
+    EXPECT_FALSE(authorized("key", header)) << header;
+  }
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,235 @@
+#include "server/openai_request.h"
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+const RequestBounds kBounds{/*vocab_size=*/1000, /*max_choices=*/8, /*max_sequences=*/64};
+
+std::string chat_with(const std::string& more) {
+  return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}";
+}
+
+ChatRequest chat_ok(const std::string& more) {
+  auto parsed = parse_chat_request(chat_with(more), kBounds);
+  EXPECT_TRUE(parsed.has_value()) << more << ": " << (parsed ? "" : parsed.error().message);
+  return parsed.value_or(ChatRequest{});
+}
+
+// The param of the error, after checking that there is one with a message.
+std::string chat_error(const std::string& body) {
+  auto parsed = parse_chat_request(body, kBounds);
+  EXPECT_FALSE(parsed.has_value()) << body;
+  if (parsed) return "accepted";
+  EXPECT_EQ(parsed.error().http_status, 400);
+  EXPECT_FALSE(parsed.error().message.empty());
+  return parsed.error().param;
+}
+
+std::string completion_error(const std::string& body) {
+  auto parsed = parse_completion_request(body, kBounds);
+  EXPECT_FALSE(parsed.has_value()) << body;
+  return parsed ? "accepted" : parsed.error().param;
+}
+
+TEST(OpenaiRequest, fields_reach_their_place) {
+  const auto params = chat_ok(R"("model":"m","stream":true,"stream_options":{"include_usage":true},"n":2,"max_tokens":7,
+    "min_tokens":3,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"repetition_penalty":1.1,"presence_penalty":-1,
+    "frequency_penalty":2,"seed":42,"logit_bias":{"5":-100,"6":1.5},"stop":["a","b"],"stop_token_ids":[1,2],
+    "ignore_eos":true,"logprobs":true,"top_logprobs":3,"cache_salt":"s")").params;
+  EXPECT_EQ(params.model, "m");
+  EXPECT_TRUE(params.stream && params.include_usage && params.ignore_eos);
+  EXPECT_EQ(params.n, 2);
+  EXPECT_EQ(params.max_tokens, 7);
+  EXPECT_EQ(params.min_tokens, 3);
+  EXPECT_EQ(params.temperature, 0.5f);
+  EXPECT_EQ(params.top_p, 0.9f);
+  EXPECT_EQ(params.top_k, 40);
+  EXPECT_EQ(params.min_p, 0.1f);
+  EXPECT_EQ(params.repetition_penalty, 1.1f);
+  EXPECT_EQ(params.presence_penalty, -1.0f);
+  EXPECT_EQ(params.frequency_penalty, 2.0f);
+  EXPECT_EQ(params.seed, 42u);
+  EXPECT_EQ(params.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, -100.0f}, {6, 1.5f}}));
+  EXPECT_EQ(params.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(params.stop_token_ids, (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(params.num_top_logprobs, 3);
+  EXPECT_EQ(params.cache_salt, "s");
+}
+
+TEST(OpenaiRequest, null_means_absent_for_every_optional_field) {
+  std::string more;
+  for (const char* name :
+       {"model", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens", "min_tokens", "temperature", "top_p",
+        "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed", "logit_bias", "stop",
+        "stop_token_ids", "ignore_eos", "logprobs", "top_logprobs", "cache_salt", "tools", "tool_choice", "functions",
+        "function_call", "response_format", "modalities", "audio", "user", "metadata", "store", "service_tier",
+        "parallel_tool_calls", "reasoning_effort", "prediction", "chat_template_kwargs", "add_generation_prompt"}) {
+    more += std::string(more.empty() ? "" : ",") + "\"" + name + "\":null";
+  }
+  const auto params = chat_ok(more).params;
+  EXPECT_EQ(params.n, 1);
+  EXPECT_FALSE(params.temperature.has_value());
+  EXPECT_FALSE(params.max_tokens.has_value());
+}
+
+TEST(OpenaiRequest, numbers_out_of_range_or_of_another_type) {
+  for (const char* name : {"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}) {
+    for (const char* value : {"1e999", "-1e999", "NaN", "Infinity", "\"0.5\"", "true", "[]", "{}", "-5", "200"}) {
+      EXPECT_EQ(chat_error(chat_with("\"" + std::string(name) + "\":" + value)), name) << value;
+    }
+  }
+  for (const char* name : {"n", "max_tokens", "max_completion_tokens"}) {
+    for (const char* value : {"0", "-1", "1e6", "2.5", "9e18", "99999999999999999999", "\"1\"", "true", "[]", "{}"}) {
+      EXPECT_EQ(chat_error(chat_with("\"" + std::string(name) + "\":" + value)), name) << value;
+    }
+  }
+  EXPECT_EQ(chat_error(chat_with(R"("n":1000000)")), "n");
+  EXPECT_EQ(chat_error(chat_with(R"("top_p":0)")), "top_p");
+  EXPECT_EQ(chat_error(chat_with(R"("top_k":-2)")), "top_k");
+  EXPECT_EQ(chat_error(chat_with(R"("repetition_penalty":0)")), "repetition_penalty");
+  EXPECT_EQ(chat_error(chat_with(R"("seed":1.5)")), "seed");
+  EXPECT_EQ(chat_error(chat_with(R"("min_tokens":8,"max_tokens":7)")), "min_tokens");
+  EXPECT_EQ(chat_error(chat_with(R"("max_tokens":8,"max_completion_tokens":7)")), "max_tokens");
+}
+
+TEST(OpenaiRequest, edges_that_are_allowed) {
+  EXPECT_EQ(chat_ok(R"("temperature":0)").params.temperature, 0.0f);
+  EXPECT_EQ(chat_ok(R"("temperature":1e-60)").params.temperature, 0.0f);
+  EXPECT_EQ(chat_ok(R"("temperature":2)").params.temperature, 2.0f);
+  EXPECT_GT(*chat_ok(R"("top_p":1e-300)").params.top_p, 0.0f);
+  EXPECT_EQ(chat_ok(R"("top_k":-1)").params.top_k, 0);
+  EXPECT_EQ(chat_ok(R"("seed":-1)").params.seed, UINT64_MAX);
+  EXPECT_EQ(chat_ok(R"("seed":18446744073709551615)").params.seed, UINT64_MAX);
+  EXPECT_EQ(chat_ok(R"("n":8)").params.n, 8);
+  EXPECT_EQ(chat_ok(R"("stop":"")").params.stop.size(), 0u);
+  EXPECT_EQ(chat_ok(R"("stop":[])").params.stop.size(), 0u);
+  EXPECT_EQ(chat_ok(R"("logprobs":true)").params.num_top_logprobs, 0);
+}
+
+TEST(OpenaiRequest, logit_bias_faults) {
+  for (const char* value : {R"({"999999":1})", R"({"1000":1})", R"({"-1":1})", R"({"x":1})", R"({"":1})", R"({"1":1e999})",
+                            R"({"1":101})", R"({"1":"1"})", R"({"1":null})", R"({"1":1,"01":2})", R"([])", R"(5)",
+                            R"({"1":NaN})", R"({" 1":1})", R"({"99999999999999999999":1})"}) {
+    EXPECT_EQ(chat_error(chat_with(R"("logit_bias":)" + std::string(value))), "logit_bias") << value;
+  }
+}
+
+TEST(OpenaiRequest, stop_faults) {
+  EXPECT_EQ(chat_error(chat_with(R"("stop":{})")), "stop");
+  EXPECT_EQ(chat_error(chat_with(R"("stop":[1])")), "stop");
+  EXPECT_EQ(chat_error(chat_with(R"("stop":")" + std::string(10000, 'x') + "\"")), "stop");
+  EXPECT_EQ(chat_error(chat_with(R"("stop":["1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g","h"])")), "stop");
+  EXPECT_EQ(chat_error(chat_with(R"("stop_token_ids":[1000])")), "stop_token_ids");
+  EXPECT_EQ(chat_error(chat_with(R"("stop_token_ids":[1.5])")), "stop_token_ids");
+  EXPECT_EQ(chat_error(chat_with(R"("stop_token_ids":7)")), "stop_token_ids");
+}
+
+TEST(OpenaiRequest, messages_faults_name_the_path) {
+  const auto with_messages = [](const std::string& messages) { return chat_error(R"({"messages":)" + messages + "}"); };
+  EXPECT_EQ(chat_error("{}"), "messages");
+  EXPECT_EQ(with_messages("null"), "messages");
+  EXPECT_EQ(with_messages("[]"), "messages");
+  EXPECT_EQ(with_messages("{}"), "messages");
+  EXPECT_EQ(with_messages("[5]"), "messages[0]");
+  EXPECT_EQ(with_messages("[{}]"), "messages[0].role");
+  EXPECT_EQ(with_messages(R"([{"role":"user"}])"), "messages[0].content");
+  EXPECT_EQ(with_messages(R"([{"role":"user","content":5}])"), "messages[0].content");
+  EXPECT_EQ(with_messages(R"([{"role":"user","content":[]}])"), "messages[0].content");
+  EXPECT_EQ(with_messages(R"([{"role":"robot","content":"x"}])"), "messages[0].role");
+  EXPECT_EQ(with_messages(R"([{"role":"user","content":"x"},{"role":"tool","content":"x"}])"), "messages[1].role");
+  EXPECT_EQ(with_messages(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])"),
+            "messages[0].content[0].type");
+  EXPECT_EQ(with_messages(R"([{"role":"user","content":[{"type":"text"}]}])"), "messages[0].content[0].text");
+  EXPECT_EQ(with_messages(R"([{"role":"user","content":"x","colour":1}])"), "messages[0].colour");
+  EXPECT_EQ(with_messages(R"([{"role":"assistant","content":"x","tool_calls":[{}]}])"), "messages[0].tool_calls");
+}
+
+TEST(OpenaiRequest, messages_are_brought_into_the_templates_form) {
+  auto parsed = parse_chat_request(
+      R"({"messages":[{"role":"developer","content":"d","name":null},
+                      {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+                      {"role":"assistant","content":"c","tool_calls":[],"refusal":null,"annotations":[]}]})", kBounds);
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->messages.dump(), R"([{"role":"system","content":"d"},{"role":"user","content":"ab"},)"
+                                     R"({"role":"assistant","content":"c"}])");
+}
+
+TEST(OpenaiRequest, known_but_unsupported_features_name_the_field) {
+  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
+           {"tools", R"([{"type":"function"}])"}, {"tool_choice", "\"required\""}, {"functions", "[{}]"},
+           {"function_call", R"({"name":"f"})"}, {"response_format", R"({"type":"json_object"})"},
+           {"modalities", R"(["audio"])"}, {"audio", "{}"}, {"prediction", "{}"}, {"reasoning_effort", "\"low\""},
+           {"service_tier", "\"flex\""}, {"web_search_options", "{}"}, {"continue_final_message", "true"}}) {
+    EXPECT_EQ(chat_error(chat_with("\"" + name + "\":" + value)), name);
+  }
+  chat_ok(R"("tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"])");
+  chat_ok(R"("tools":null,"tool_choice":null)");
+  chat_ok(R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","prompt_cache_key":"k")");
+}
+
+TEST(OpenaiRequest, unknown_fields_are_named) {
+  EXPECT_EQ(chat_error(chat_with(R"("temprature":0)")), "temprature");
+  EXPECT_EQ(chat_error(chat_with(R"("prompt":"x")")), "prompt");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","messages":[]})"), "messages");
+  EXPECT_EQ(chat_error(chat_with(R"("stream":true,"stream_options":{"usage":true})")), "stream_options.usage");
+}
+
+TEST(OpenaiRequest, stream_and_logprobs_dependencies) {
+  EXPECT_EQ(chat_error(chat_with(R"("stream":"yes")")), "stream");
+  EXPECT_EQ(chat_error(chat_with(R"("stream_options":{"include_usage":true})")), "stream_options");
+  EXPECT_EQ(chat_error(chat_with(R"("stream":true,"stream_options":5)")), "stream_options");
+  EXPECT_EQ(chat_error(chat_with(R"("top_logprobs":2)")), "top_logprobs");
+  EXPECT_EQ(chat_error(chat_with(R"("logprobs":true,"top_logprobs":21)")), "top_logprobs");
+  EXPECT_EQ(chat_error(chat_with(R"("logprobs":1)")), "logprobs");
+}
+
+TEST(OpenaiRequest, bodies_that_are_not_requests) {
+  for (const std::string body : {"", " ", "{", "[]", "null", "5", "\"x\"", "\xff\xfe", "{\"a\":1}x", "{'a':1}",
+                                 "{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}",
+                                 "{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}"}) {
+    auto parsed = parse_chat_request(body, kBounds);
+    ASSERT_FALSE(parsed.has_value()) << body;
+    EXPECT_EQ(parsed.error().http_status, 400);
+  }
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_EQ(chat_error(R"({"metadata":)" + deep + "}"), "metadata");
+  EXPECT_EQ(chat_error(R"({"n":1,"n":2})"), "n");
+}
+
+TEST(OpenaiRequest, completion_prompts) {
+  const auto prompts = [](const std::string& prompt) {
+    auto parsed = parse_completion_request(R"({"prompt":)" + prompt + "}", kBounds);
+    EXPECT_TRUE(parsed.has_value()) << prompt;
+    return parsed ? parsed->prompts.size() : 0;
+  };
+  EXPECT_EQ(prompts(R"("text")"), 1u);
+  EXPECT_EQ(prompts(R"(["a","b"])"), 2u);
+  EXPECT_EQ(prompts("[1,2,3]"), 1u);
+  EXPECT_EQ(prompts("[[1],[2,3]]"), 2u);
+  EXPECT_EQ(prompts(R"(["a",[1]])"), 2u);
+  for (const char* prompt : {"null", "5", "{}", "\"\"", "[]", "[[]]", "[null]", "[true]", "[1,\"a\"]", "[1000]", "[-1]",
+                             "[1.5]", "[[1000]]", "[[\"a\"]]", "[{}]"}) {
+    EXPECT_EQ(completion_error(R"({"prompt":)" + std::string(prompt) + "}"), "prompt") << prompt;
+  }
+  EXPECT_EQ(completion_error("{}"), "prompt");
+  std::string many = "[";
+  for (int i = 0; i < 65; ++i) many += (i == 0 ? "\"x\"" : ",\"x\"");
+  EXPECT_EQ(completion_error(R"({"prompt":)" + many + "]}"), "prompt");
+}
+
+TEST(OpenaiRequest, completion_only_fields) {
+  const auto parsed = parse_completion_request(R"({"prompt":"x","logprobs":5,"echo":false,"best_of":1,"suffix":null})", kBounds);
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->params.num_top_logprobs, 5);
+  EXPECT_EQ(completion_error(R"({"prompt":"x","echo":true})"), "echo");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","best_of":3})"), "best_of");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","suffix":"y"})"), "suffix");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","logprobs":true})"), "logprobs");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","logprobs":21})"), "logprobs");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","max_completion_tokens":1})"), "max_completion_tokens");
+}
+
+}  // namespace
+}  // namespace tailrace
