@@ -14,7 +14,9 @@ StepPlan Scheduler::Impl::plan_step() {
   StepPlan plan;
   if (inflight.size() >= kMaxInflight) return plan;
   plan.step = next_step;
+  plan.rows.reserve(running.size());
   inflight.emplace_back();
+  inflight.back().rows.reserve(running.size());
   inflight.back().step = next_step;
   StepShape shape;
   uint64_t preemptions_before;
@@ -64,10 +66,13 @@ void Scheduler::Impl::add_row(StepPlan& plan, Sequence& sequence, int32_t q_len,
     // reads them.
     const int32_t begin = std::max(group.dirty_begin, group.first_held);
     if (begin < group.dirty_end) {
-      BlockPatch patch{g, sequence.slot, begin, {}};
+      BlockPatch& patch = plan.block_patches.emplace_back();
+      patch.group = g;
+      patch.slot = sequence.slot;
+      patch.first_index = begin;
+      patch.blocks.reserve(group.dirty_end - begin);
       for (int32_t i = begin; i < group.dirty_end; ++i)
         patch.blocks.push_back(std::max(0, group.blocks[i]));
-      plan.block_patches.push_back(std::move(patch));
     }
     group.dirty_begin = group.dirty_end = 0;
   }
