@@ -2,9 +2,10 @@
 """Writes expected.json and logits.bin beside the tiny checkpoints of tests/goldens: what transformers computes.
 
 float32 arithmetic on the bf16 weights, eager attention, no cache; keys and values are rounded to bfloat16 before
-attention reads them, as the KV cache stores them, so that tests can ask for far more than bfloat16's precision. Per prompt: its token ids, the positions whose logits
-are kept (logits.bin holds them as little-endian float32, [prompts][positions][vocab]), the greedy continuation of 16
-tokens, and the logit margin of each of those over the runner-up. Needs: tools/requirements-goldens.txt.
+attention reads them, as the KV cache stores them, so that tests can ask for far more than bfloat16's precision.
+Per prompt: its token ids, the positions whose logits are kept (logits.bin holds them as little-endian float32,
+[prompts][positions][vocab]), the greedy continuation of 16 tokens, and the logit margin of each of those over the
+runner-up. Needs: tools/requirements-goldens.txt.
 """
 import importlib
 import json

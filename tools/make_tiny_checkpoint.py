@@ -109,8 +109,8 @@ def values(rng, config, shape, kind):
     if kind in ("norm", "final_norm"):
         mean = smaller if kind == "final_norm" else 1.0
         return normal * 0.1 + mean - (1.0 if gemma else 0.0)
-    return normal * {"bias": 0.3, "embed": unit * 4 / smaller if tied else 1.0, "head": unit * 4, "q": unit * 1.5, "k": unit * 1.5,
-                     "v": unit, "o": unit * 1.5, "linear": unit}[kind]
+    return normal * {"bias": 0.3, "embed": unit * 4 / smaller if tied else 1.0, "head": unit * 4, "q": unit * 1.5,
+                     "k": unit * 1.5, "v": unit, "o": unit * 1.5, "linear": unit}[kind]
 
 
 def bfloat16(array):

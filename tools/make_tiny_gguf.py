@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/goldens/gguf_*: tiny GGUF files, and what transformers computes on their dequantised weights.
 
-gguf_llama has every quantised type, q and k (biases too) in the pairwise order of llama.cpp's converter, biases on every
-matrix, and rope_freqs.weight;
-gguf_qwen3 (YaRN) and gguf_gemma3 (norms that hold the +1, sliding layers) are the checkpoints of make_tiny_checkpoint.py.
+gguf_llama has every quantised type, biases on every matrix, q and k (their biases too) in the pairwise order of
+llama.cpp's converter, and rope_freqs.weight; gguf_qwen3 (YaRN) and gguf_gemma3 (norms that hold the +1, sliding layers)
+are the checkpoints of make_tiny_checkpoint.py.
 Types that PyPI's gguf cannot quantise to (K-quants) get random blocks of the right size. Expected files as in
 make_goldens.py. Needs: tools/requirements-goldens.txt. Run make_tiny_checkpoint.py before.
 """
@@ -34,8 +34,10 @@ LLAMA = dict(
 )
 # Stored types by part of the name; o and down have rows that are no multiple of 256.
 LLAMA_TYPES = [
-    {"q_proj": "Q4_K", "k_proj": "Q6_K", "v_proj": "Q8_0", "o_proj": "Q4_1", "gate": "Q5_K", "up": "Q4_K", "down": "Q5_0"},
-    {"q_proj": "Q5_1", "k_proj": "Q4_0", "v_proj": "Q5_K", "o_proj": "Q8_0", "gate": "F16", "up": "BF16", "down": "Q4_0"},
+    {"q_proj": "Q4_K", "k_proj": "Q6_K", "v_proj": "Q8_0", "o_proj": "Q4_1", "gate": "Q5_K", "up": "Q4_K",
+     "down": "Q5_0"},
+    {"q_proj": "Q5_1", "k_proj": "Q4_0", "v_proj": "Q5_K", "o_proj": "Q8_0", "gate": "F16", "up": "BF16",
+     "down": "Q4_0"},
 ]
 SMALL_TYPES = {"q_proj": "Q8_0", "k_proj": "Q5_1", "v_proj": "Q4_1", "o_proj": "Q5_0", "gate": "Q4_0", "up": "Q8_0",
                "down": "Q8_0", "embed_tokens": "Q8_0", "lm_head": "F16"}
@@ -44,7 +46,8 @@ NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
 }
 GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
                "post_feedforward_layernorm": "post_ffw_norm"}
@@ -160,7 +163,8 @@ def main():
             writer.add_tensor("rope_freqs.weight", llama3_divisors(config))
             model = AutoModelForCausalLM.from_config(LlamaConfig(**config), attn_implementation="eager")
         else:
-            tensors = {key: value.float().numpy() for key, value in load_file(GOLDENS / name / "model.safetensors").items()}
+            stored_tensors = load_file(GOLDENS / name / "model.safetensors")
+            tensors = {key: value.float().numpy() for key, value in stored_tensors.items()}
             types_of = lambda key: SMALL_TYPES  # noqa: E731
             model = AutoModelForCausalLM.from_pretrained(GOLDENS / name, attn_implementation="eager")
         meaning = write_tensors(writer, config, tensors, types_of, rng)

@@ -177,7 +177,9 @@ std::vector<bool> sliding_layers(Metadata& metadata, const GgufFile& gguf, const
 void read_layer_types(Metadata& metadata, const GgufFile& gguf, ModelConfig* config) {
   const int64_t window = metadata.integer_or("attention.sliding_window", 0, 1 << 27);
   const bool gemma = config->architecture == Architecture::kGemma3;
-  if (gemma && window == 0) metadata.fault(StatusCode::kDataLoss, metadata.key("attention.sliding_window") + " is missing");
+  if (gemma && window == 0) {
+    metadata.fault(StatusCode::kDataLoss, metadata.key("attention.sliding_window") + " is missing");
+  }
   config->window.assign(config->layers, 0);
   config->rope_of_layer.assign(config->layers, 0);
   if (window == 0) return;
@@ -212,7 +214,8 @@ void read_special_ids(Metadata& metadata, const GgufFile& gguf, ModelConfig* con
     if (!id) metadata.keep(id.error());
     if (id && *id == 0xffffffff) return -1;  // how some converters say "none"
     if (id && (*id < -1 || *id >= config->vocab)) {
-      metadata.fault(StatusCode::kDataLoss, std::string(key) + " is " + std::to_string(*id) + ", outside the vocabulary");
+      metadata.fault(StatusCode::kDataLoss,
+                     std::string(key) + " is " + std::to_string(*id) + ", outside the vocabulary");
     }
     return id && metadata.status().ok() ? static_cast<int32_t>(*id) : -1;
   };

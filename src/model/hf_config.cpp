@@ -1,5 +1,5 @@
-// config.json of Hugging Face directories. Defaults are those of transformers' configuration classes, since files leave out
-// what equals them.
+// config.json of Hugging Face directories. Defaults are those of transformers' configuration classes, since files leave
+// out what equals them.
 #include <algorithm>
 #include <cmath>
 
@@ -42,8 +42,9 @@ const Family* find_family(ConfigFields& fields) {
   std::string supported;
   for (const Family& family : kFamilies) supported += std::string(supported.empty() ? "" : ", ") + family.class_name;
   const std::string name = classes.empty() ? type : classes[0];
-  fields.fault(StatusCode::kUnsupported, (name.empty() ? "no architecture is named" : "architecture " + printable(name) +
-                                          " is not supported") + "; supported are " + supported);
+  const std::string reason = name.empty() ? "no architecture is named"
+                                          : "architecture " + printable(name) + " is not supported";
+  fields.fault(StatusCode::kUnsupported, reason + "; supported are " + supported);
   return nullptr;
 }
 
@@ -129,7 +130,7 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
   return rope;
 }
 
-// Older files: rope_scaling, rope_theta, rope_local_base_freq. Newer: rope_parameters, flat or one entry per layer type.
+// Older files: rope_scaling, rope_theta, rope_local_base_freq. Newer: rope_parameters, flat or an entry per layer type.
 void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config) {
   const bool gemma = family.architecture == Architecture::kGemma3;
   const double theta = fields.number_or("rope_theta", gemma ? 1e6 : 1e4, 1.0, 1e15);
@@ -194,7 +195,8 @@ void read_layer_types(ConfigFields& fields, const Family& family, ModelConfig* c
 
 void read_gemma(ConfigFields& fields, ModelConfig* config) {
   config->qk_norm = config->post_norms = config->norm_plus_one = true;
-  config->attention_scale = static_cast<float>(1.0 / std::sqrt(fields.number_or("query_pre_attn_scalar", 256, 1e-3, 1e6)));
+  const double width = fields.number_or("query_pre_attn_scalar", 256, 1e-3, 1e6);
+  config->attention_scale = static_cast<float>(1.0 / std::sqrt(width));
   config->attention_softcap = static_cast<float>(fields.number_or("attn_logit_softcapping", 0, 0, 1e6));
   config->final_softcap = static_cast<float>(fields.number_or("final_logit_softcapping", 0, 0, 1e6));
   config->embed_scale = gemma_embed_scale(config->hidden);

@@ -94,7 +94,8 @@ Status check_model_config(const ModelConfig& config, const std::string& source) 
   }
   if (config.head_dim % 2 != 0) return bad("the head size " + std::to_string(config.head_dim) + " is odd");
   if (!(config.norm_eps > 0 && config.norm_eps < 1)) return bad("the norm epsilon is out of range");
-  if (!(config.attention_scale > 0 && config.attention_scale <= 1e4f)) return bad("the attention scale is out of range");
+  const bool scale_good = config.attention_scale > 0 && config.attention_scale <= 1e4f;
+  if (!scale_good) return bad("the attention scale is out of range");
   if (!(config.attention_softcap >= 0) || !(config.final_softcap >= 0)) return bad("a softcap is negative");
   if (config.window.size() != static_cast<size_t>(config.layers) ||
       config.rope_of_layer.size() != static_cast<size_t>(config.layers)) {

@@ -88,8 +88,8 @@ struct ModelConfig {
   int32_t bos_id = -1;                // -1: none
 };
 
-// Reads the configuration of a checkpoint, whichever container it has. kUnsupported: an architecture, activation or rope
-// type that this build does not compute (the message lists those it does); kDataLoss: missing, out-of-range or
+// Reads the configuration of a checkpoint, whichever container it has. kUnsupported: an architecture, activation or
+// rope type that this build does not compute (the message lists those it does); kDataLoss: missing, out-of-range or
 // inconsistent values, by key.
 Expected<ModelConfig> load_model_config(const Checkpoint& checkpoint);
 

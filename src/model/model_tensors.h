@@ -19,8 +19,8 @@ struct ModelTensor {
 // Every parameter of the model, embedding first, in the order the forward uses them.
 std::vector<ModelTensor> model_tensors(const ModelConfig& config);
 
-// Checks, before anything is allocated, that each parameter is there with its shape. Errors (kDataLoss) name the missing
-// or misshapen tensors. Returns the names of tensors that the model does not use, for one warning.
+// Checks, before anything is allocated, that each parameter is there with its shape. Errors (kDataLoss) name the
+// missing or misshapen tensors. Returns the names of tensors that the model does not use, for one warning.
 Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace tailrace

@@ -1,4 +1,4 @@
-// Expected values are transformers 5.24's ROPE_INIT_FUNCTIONS (float32), or the public report's numbers where they say so.
+// Expected values are transformers 5.24's ROPE_INIT_FUNCTIONS (float32), or a public report's where they say so.
 #include <gtest/gtest.h>
 
 #include <cmath>

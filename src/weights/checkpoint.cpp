@@ -174,10 +174,10 @@ Status Checkpoint::add_shards() {
   const fs::path index_path = directory / "model.safetensors.index.json";
   if (!is_present(directory / names[0])) {
     if (!is_present(index_path)) {
-      return Status(StatusCode::kNotFound, path_ + ": holds neither model.safetensors nor model.safetensors.index.json" +
-                                               (is_present(directory / "pytorch_model.bin")
-                                                    ? " (pytorch_model.bin is not supported: convert it to safetensors)"
-                                                    : ""));
+      const bool has_bin = is_present(directory / "pytorch_model.bin");
+      return Status(StatusCode::kNotFound,
+                    path_ + ": holds neither model.safetensors nor model.safetensors.index.json" +
+                        (has_bin ? " (pytorch_model.bin is not supported: convert it to safetensors)" : ""));
     }
     Expected<std::map<std::string, std::string>> index = read_index(index_path.string());
     if (!index) return index.error();

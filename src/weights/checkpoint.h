@@ -38,8 +38,8 @@ class Checkpoint {
   // Null for a Hugging Face directory.
   const GgufFile* gguf() const { return gguf_.get(); }
 
-  // Sorted by canonical name, e.g. model.layers.0.self_attn.q_proj.weight, model.norm.weight, lm_head.weight. GGUF names
-  // without a Hugging Face equivalent are kept as they are (rope_freqs.weight).
+  // Sorted by canonical name, e.g. model.layers.0.self_attn.q_proj.weight, model.norm.weight, lm_head.weight. GGUF
+  // names without a Hugging Face equivalent are kept as they are (rope_freqs.weight).
   const std::vector<TensorView>& tensors() const { return tensors_; }
   // Null when absent. The view lives as long as the checkpoint.
   const TensorView* find(std::string_view canonical_name) const;

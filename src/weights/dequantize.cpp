@@ -83,7 +83,8 @@ void sub_block_scale_min(const std::byte* packed, int j, int* scale, int* minimu
 }
 
 // `high` is null for Q4_K; for Q5_K bit j of high[i] is the fifth bit of element i of sub-block j.
-void sub_blocks(float d, float dmin, const std::byte* scales, const std::byte* high, const std::byte* quants, float* out) {
+void sub_blocks(float d, float dmin, const std::byte* scales, const std::byte* high, const std::byte* quants,
+                float* out) {
   for (int j = 0; j < 8; ++j) {
     int scale, minimum;
     sub_block_scale_min(scales, j, &scale, &minimum);
@@ -106,7 +107,7 @@ void block_q5_k(const std::byte* p, float* out) {
   sub_blocks(load_half(p), load_half(p + 2), p + 4, p + 16, p + 48, out);
 }
 
-// 128 bytes of low nibbles, 64 bytes of top bit pairs, 16 signed scales (one for 16 elements), then the scale of scales.
+// 128 bytes of low nibbles, 64 bytes of top bit pairs, 16 signed scales (one for 16 elements), the scale of scales.
 void block_q6_k(const std::byte* p, float* out) {
   const float d = load_half(p + 208);
   for (int i = 0; i < 256; ++i) {

@@ -9,8 +9,8 @@
 
 namespace tailrace {
 
-// Writes cols values to `out` [cols] fp32. `row` holds stored_row_bytes(format, cols) bytes, unaligned. Equal bit for bit
-// to PyPI gguf's dequantize. kInvalidArgument when cols is not a multiple of the format's block.
+// Writes cols values to `out` [cols] fp32. `row` holds stored_row_bytes(format, cols) bytes, unaligned. Equal bit for
+// bit to PyPI gguf's dequantize. kInvalidArgument when cols is not a multiple of the format's block.
 Status dequantize_row(Format format, const std::byte* row, int64_t cols, float* out);
 
 // IEEE half and bfloat16 to fp32, exact; NaN payloads kept.

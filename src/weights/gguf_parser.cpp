@@ -1,4 +1,4 @@
-// Reads a GGUF file's header into a GgufFile. Nothing is allocated for a count before the file is known to hold as much.
+// Reads a GGUF file's header into a GgufFile. Nothing is allocated for a count before the file is known to hold it.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -187,7 +187,9 @@ class GgufParser {
     if (!cursor_.ok()) return bad(label + "the file ends within its description (truncated?)");
 
     const GgmlType* type = find_ggml_type(type_number);
-    if (!type) return bad(label + "type number " + std::to_string(type_number) + " is unknown", StatusCode::kUnsupported);
+    if (!type) {
+      return bad(label + "type number " + std::to_string(type_number) + " is unknown", StatusCode::kUnsupported);
+    }
     if (!type->format) {
       return bad(label + "type " + type->name + " is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
                  "Q4_K, Q5_K and Q6_K are)", StatusCode::kUnsupported);
@@ -236,8 +238,8 @@ class GgufParser {
       view.data = bytes.data() + data_start + offsets_[i];
       at = align_up(offsets_[i] + view.bytes, alignment_);
     }
-    if (data_bytes > at) return bad("the file holds " + std::to_string(data_bytes - at) + " bytes after its last tensor");
-    return Status();
+    if (data_bytes <= at) return Status();
+    return bad("the file holds " + std::to_string(data_bytes - at) + " bytes after its last tensor");
   }
 
   Cursor cursor_;

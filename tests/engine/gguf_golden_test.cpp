@@ -1,6 +1,6 @@
-// Tiny GGUF files of every quantised type against what transformers computes on their dequantised weights: by decode steps,
-// by prompt chunks and along the greedy continuation. What only GGUF does shows here: pairwise q and k, rope_freqs.weight,
-// Gemma's norms that hold the +1.
+// Tiny GGUF files of every quantised type against what transformers computes on their dequantised weights: by decode
+// steps, by prompt chunks and along the greedy continuation. What only GGUF does shows here: pairwise q and k,
+// rope_freqs.weight, Gemma's norms that hold the +1.
 #include "support/golden.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 namespace tailrace {
 namespace {
 
-// Logits of these models spread by about 4. The reference backend differs by 0.004 at worst, 0.001 in the root of the mean
-// square; the CPU backend rounds activations to int8: 0.65 and 0.19.
+// Logits of these models spread by about 4. The reference backend differs by 0.004 at worst, 0.001 in the root of the
+// mean square; the CPU backend rounds activations to int8: 0.65 and 0.19.
 struct Tolerance {
   double worst, rms;
   double clear_share;  // of the continuation's tokens, at least, have a margin above twice `worst`

@@ -1,4 +1,4 @@
-// safetensors: any bytes either open as tensors that lie within them and have the size of their shape, or give a Status.
+// safetensors: any bytes either open as tensors that lie within them, of the size of their shape, or give a Status.
 #include <cstddef>
 #include <cstdint>
 

@@ -288,7 +288,8 @@ TEST_F(Wts1, index_names_a_tensor_absent_from_its_file) {
   json moved = weight_map_;
   moved[kQ] = moved[kQ] == shard_name(0) ? shard_name(1) : shard_name(0);
   write_index(moved);
-  expect_rejected(moved[kQ].get<std::string>() + ": tensor " + kQ + ": the index says it is in this file, but it is not");
+  expect_rejected(moved[kQ].get<std::string>() + ": tensor " + kQ +
+                  ": the index says it is in this file, but it is not");
 }
 
 TEST_F(Wts1, tensor_in_both_shards_comes_from_the_one_the_index_names) {

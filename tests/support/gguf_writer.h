@@ -54,7 +54,8 @@ class GgufWriter {
 
   // `shape` outermost first, as everywhere outside the file.
   void tensor(std::string_view name, Format format, const std::vector<int64_t>& shape, std::string data) {
-    tensors.push_back({std::string(name), {shape.rbegin(), shape.rend()}, ggml_type_number(format), std::move(data), {}});
+    const std::vector<uint64_t> dims(shape.rbegin(), shape.rend());
+    tensors.push_back({std::string(name), dims, ggml_type_number(format), std::move(data), {}});
   }
 
   std::string bytes() const {
