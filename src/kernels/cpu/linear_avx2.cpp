@@ -2,6 +2,7 @@
 #include "kernels/cpu/linear_dense.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 namespace tailrace::cpu {
@@ -160,11 +161,16 @@ void quantise_row(const float* x, int64_t k, InputBlock* out) {
   }
 }
 
+// clang 14's __builtin_cpu_supports does not know this one.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 }  // namespace
 
 const LinearKernels* avx2_kernels() {
-  static const bool can_run =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  static const bool can_run = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   static constexpr LinearKernels kernels = {"avx2", isa_linear<Avx2>, quantise_row};
   return can_run ? &kernels : nullptr;
 }

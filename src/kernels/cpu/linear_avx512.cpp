@@ -58,17 +58,22 @@ struct Avx512 {
       w[j] = _mm512_and_si512(nibbles, low);
       w[j + 4] = _mm512_and_si512(_mm512_srli_epi16(nibbles, 4), low);
     }
-    if constexpr (Bits > 4) {
-      const __m512i mask = _mm512_set1_epi8(Bits == 5 ? 0x10 : 0x30);
-      TAILRACE_UNROLL
-      for (int g = 0; g < kQuads; ++g) {
-        const __m512i top = load_codes(codes + (Bits == 6 ? 4 + g / 4 : 4) * kVector);
-        const int left = Bits == 5 ? 4 - g : 4 - 2 * (g % 4);
-        const __m512i bits = left >= 0 ? _mm512_slli_epi16(top, static_cast<unsigned>(left))
-                                       : _mm512_srli_epi16(top, static_cast<unsigned>(-left));
-        w[g] = _mm512_ternarylogic_epi32(w[g], bits, mask, 0xf8);  // w | (bits & mask)
-      }
+    if constexpr (Bits > 4) add_top_bits<Bits, 0>(codes, w);
+  }
+  // w[q] |= the bits above the nibble, from Quad on; by recursion, since the shifts take constants only.
+  template <int Bits, int Quad>
+  static void add_top_bits(const uint8_t* codes, W (&w)[kQuads]) {
+    constexpr int left = Bits == 5 ? 4 - Quad : 4 - 2 * (Quad % 4);
+    const __m512i top = load_codes(codes + (Bits == 6 ? 4 + Quad / 4 : 4) * kVector);
+    const __m512i mask = _mm512_set1_epi8(Bits == 5 ? 0x10 : 0x30);
+    __m512i bits;
+    if constexpr (left >= 0) {
+      bits = _mm512_slli_epi16(top, left);
+    } else {
+      bits = _mm512_srli_epi16(top, -left);
     }
+    w[Quad] = _mm512_ternarylogic_epi32(w[Quad], bits, mask, 0xf8);  // w | (bits & mask)
+    if constexpr (Quad + 1 < kQuads) add_top_bits<Bits, Quad + 1>(codes, w);
   }
   static W load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
   static void store_codes(uint8_t* p, W w) { _mm512_storeu_si512(p, w); }

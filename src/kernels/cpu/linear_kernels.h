@@ -13,7 +13,10 @@
 #include "kernels/cpu/linear_layout.h"
 
 // Register blocks are arrays; they live in registers only when every loop over them is unrolled.
+// Sanitized builds define it as nothing: they would take minutes to compile.
+#ifndef TAILRACE_UNROLL
 #define TAILRACE_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 namespace tailrace::cpu {
 namespace {
@@ -28,6 +31,9 @@ constexpr Algebra algebra(Format format) {
          : scheme(format).offset != 0               ? Algebra::kOffset
                                                     : Algebra::kMin;
 }
+
+// Panels of these formats are multiplied alike, so they share the code of one.
+constexpr Format panel_format(Format format) { return algebra(format) == Algebra::kMin ? Format::kQ4_1 : format; }
 
 struct Panel {
   alignas(64) uint8_t codes[kChunkBlocks][kQuads][kVector];
@@ -307,7 +313,7 @@ void panel_tiles(const LinearTask& task, int64_t tile, int64_t row_begin, int64_
     Ahead ahead = bytes_ahead<F>(task, tile, T, begin + count, row_end - row_begin, Isa::kPanelRows);
     for (int64_t row = row_begin; row < row_end;) {
       const int rows = next_rows(row_end - row, Isa::kPanelRows);
-      panel_some_rows<Isa, F, T, Isa::kPanelRows>(rows, task, panels, {tile, row, begin, count}, ahead);
+      panel_some_rows<Isa, panel_format(F), T, Isa::kPanelRows>(rows, task, panels, {tile, row, begin, count}, ahead);
       row += rows;
     }
   }
