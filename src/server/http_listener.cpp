@@ -18,9 +18,11 @@
 #include <boost/beast/http/string_body.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
+#include <vector>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -360,10 +362,13 @@ struct HttpListener::Impl {
   }
 
   void close_connections(bool only_idle) {
+    // Kept past the lock: the last reference's destructor takes the same mutex.
+    std::vector<std::shared_ptr<Connection>> alive;
     std::lock_guard lock(shared->mutex);
     for (Connection* connection : shared->connections) {
-      if (auto alive = connection->weak_from_this().lock()) alive->close(only_idle);
+      if (auto held = connection->weak_from_this().lock()) alive.push_back(std::move(held));
     }
+    for (const auto& connection : alive) connection->close(only_idle);
   }
 };
 
