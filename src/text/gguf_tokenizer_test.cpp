@@ -4,35 +4,13 @@
 #include <map>
 #include <random>
 
-#include "text/detokenizer.h"
+#include "support/small_tokenizers.h"
 #include "text/tokenizer.h"
 
 namespace tailrace {
 namespace {
 
-constexpr int kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
-
-// <unk> <s> </s>, 256 byte tokens, then pieces of a few letters with scores as given.
-GgufTokenizer spm_spec(const std::vector<std::pair<std::string, float>>& pieces) {
-  GgufTokenizer spec;
-  spec.model = "llama";
-  spec.tokens = {"<unk>", "<s>", "</s>"};
-  spec.types = {kUnknown, kControl, kControl};
-  for (int byte = 0; byte < 256; ++byte) {
-    char name[8];
-    std::snprintf(name, sizeof name, "<0x%02X>", byte);
-    spec.tokens.push_back(name);
-    spec.types.push_back(kByte);
-  }
-  spec.scores.assign(spec.tokens.size(), 0.0f);
-  for (const auto& [text, score] : pieces) {
-    spec.tokens.push_back(text);
-    spec.types.push_back(kNormal);
-    spec.scores.push_back(score);
-  }
-  spec.unk = 0, spec.bos = 1, spec.eos = 2;
-  return spec;
-}
+constexpr int kNormal = 1, kControl = 3, kUserDefined = 4;
 
 // The rule in its plainest form: merge the adjacent pair of the highest score, leftmost first, until none is a piece.
 std::vector<TokenId> plain_merge(const GgufTokenizer& spec, std::string text) {
@@ -91,7 +69,7 @@ TEST(GgufTokenizer, sentence_piece_merges_by_score) {
       for (size_t n = 2 + random() % 3; n > 0; --n) piece += letters[random() % letters.size()];
       pieces.emplace_back(piece, -static_cast<float>(random() % 8));  // ties are meant
     }
-    GgufTokenizer spec = spm_spec(pieces);
+    GgufTokenizer spec = sentence_piece_of(pieces);
     spec.add_space_prefix = false;
     const auto tokenizer = built(spec);
     ASSERT_NE(tokenizer, nullptr);
@@ -109,7 +87,7 @@ TEST(GgufTokenizer, sentence_piece_merges_by_score) {
 }
 
 TEST(GgufTokenizer, sentence_piece_space_prefix_and_special_tokens) {
-  GgufTokenizer spec = spm_spec({{"\u2581", -1}, {"h", -2}, {"i", -3}, {"hi", -4}, {"\u2581hi", -5}});
+  GgufTokenizer spec = sentence_piece_of({{"\u2581", -1}, {"h", -2}, {"i", -3}, {"hi", -4}, {"\u2581hi", -5}});
   spec.add_bos = true;
   const auto tokenizer = built(spec);
   ASSERT_NE(tokenizer, nullptr);
@@ -179,10 +157,10 @@ TEST(GgufTokenizer, refuses_what_it_does_not_know) {
   spec = byte_level_spec();
   spec.eos = 1 << 20;
   EXPECT_NE(error_of(spec).find("eos"), std::string::npos);
-  spec = spm_spec({{"a", 1}});
+  spec = sentence_piece_of({{"a", 1}});
   spec.scores.clear();
   EXPECT_NE(error_of(spec).find("scores"), std::string::npos);
-  spec = spm_spec({{"a", 1}});
+  spec = sentence_piece_of({{"a", 1}});
   spec.tokens[100] = "gone";
   spec.unk.reset();
   EXPECT_NE(error_of(spec).find("0x61"), std::string::npos);

@@ -3,6 +3,8 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "text/tokenizer.h"
 
@@ -30,8 +32,8 @@ inline GgufTokenizer small_byte_level() {
   return spec;
 }
 
-// <unk> <s> </s>, 256 byte tokens, a few pieces; strips the first space of a text.
-inline GgufTokenizer small_sentence_piece() {
+// <unk> <s> </s>, 256 byte tokens, then `pieces` with their scores.
+inline GgufTokenizer sentence_piece_of(const std::vector<std::pair<std::string, float>>& pieces) {
   GgufTokenizer spec;
   spec.model = "llama";
   spec.tokens = {"<unk>", "<s>", "</s>"};
@@ -42,13 +44,20 @@ inline GgufTokenizer small_sentence_piece() {
     spec.tokens.push_back(name);
     spec.types.push_back(6);
   }
-  for (const char* piece : {"\u2581", "h", "i", "\u2581h", "\u2581hi", "é", "世", "\u2581\u2581"}) {
-    spec.tokens.push_back(piece);
+  spec.scores.assign(spec.tokens.size(), 0.0f);
+  for (const auto& [text, score] : pieces) {
+    spec.tokens.push_back(text);
     spec.types.push_back(1);
+    spec.scores.push_back(score);
   }
-  for (size_t i = 0; i < spec.tokens.size(); ++i) spec.scores.push_back(-static_cast<float>(i));
   spec.unk = 0, spec.bos = 1, spec.eos = 2;
   return spec;
+}
+
+// Strips the first space of a text.
+inline GgufTokenizer small_sentence_piece() {
+  return sentence_piece_of({{"\u2581", -1}, {"h", -2}, {"i", -3}, {"\u2581h", -4}, {"\u2581hi", -5}, {"é", -6},
+                            {"世", -7}, {"\u2581\u2581", -8}});
 }
 
 }  // namespace tailrace
