@@ -107,6 +107,9 @@ def test_inspect_reports_bad_files_alike(tmp_path, name):
 def test_bad_folders(tmp_path):
     assert_fails_with_one_line(run("serve", "--model", tmp_path / "absent"), "absent")
     assert_fails_with_one_line(run("serve", "--model", tmp_path), str(tmp_path))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(
+        {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}))
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
     (tmp_path / "config.json").write_text("{ not json")
     assert_fails_with_one_line(run("serve", "--model", tmp_path), "config.json")
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NoSuchForCausalLM"], "model_type": "no_such"}))
