@@ -18,15 +18,11 @@ as_root() {
   fi
 }
 
-# Boost with URL and coroutine-ready Beast. Debian 12's default (1.74) is too old and conflicts with the one we take.
+# Beast and Asio, headers only. Debian 12's default (1.74) is too old and conflicts with the one we take.
 boost_packages() {
   local header=/usr/include/boost/version.hpp
-  if [ -f /usr/include/boost/url.hpp ] && [ "$(awk '/define BOOST_VERSION /{print $3}' "$header")" -ge 108100 ]; then
-    return
-  fi
-  if apt-cache show libboost1.81-dev >/dev/null 2>&1; then echo libboost1.81-dev libboost-url1.81-dev libboost-system1.81-dev
-  else echo libboost1.83-dev libboost-url1.83-dev libboost-system1.83-dev
-  fi
+  if [ -f "$header" ] && [ "$(awk '/define BOOST_VERSION /{print $3}' "$header")" -ge 108100 ]; then return; fi
+  if apt-cache show libboost1.81-dev >/dev/null 2>&1; then echo libboost1.81-dev; else echo libboost1.83-dev; fi
 }
 
 missing_packages() {
@@ -47,7 +43,7 @@ apt_update() { as_root apt-get -o DPkg::Lock::Timeout=300 -qq update; }
 
 ensure_packages() {
   if ! command -v apt-get >/dev/null; then
-    say "no apt here: the build needs what Debian calls $* and Boost >= 1.81 with Boost.URL"
+    say "no apt here: the build needs what Debian calls $* and Boost >= 1.81"
     return
   fi
   local missing
@@ -92,10 +88,9 @@ ensure_venv() {
   echo "$stamp" >"$dir/.stamp"
 }
 
-demo_packages=(build-essential cmake ninja-build ccache git pkg-config ca-certificates curl
-  python3 python3-venv python3-pip
-  libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libexpected-dev)
-check_packages=(libgtest-dev librapidcheck-dev clang-14 libclang-rt-14-dev)
+demo_packages=(build-essential cmake ninja-build ccache git ca-certificates curl python3 python3-pip
+  libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libexpected-dev)
+check_packages=(python3-venv libgtest-dev clang-14 libclang-rt-14-dev)
 
 setup_demo() {
   ensure_packages "${demo_packages[@]}"
@@ -109,7 +104,7 @@ setup_check() {
 }
 
 setup_bench() {
-  setup_demo
+  ensure_packages "${demo_packages[@]}" python3-venv
   # llama.cpp is compiled here: a prebuilt wheel would leave out this machine's vector extensions.
   CMAKE_ARGS="-DGGML_NATIVE=ON" PIP_NO_BINARY=llama-cpp-python ensure_venv .venv-bench tools/requirements-bench.txt
 }
