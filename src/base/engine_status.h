@@ -90,6 +90,7 @@ struct EngineStatus {
   std::atomic<uint64_t> device_alloc_after_ready{0};
   LabelledCounters mixed_fallback;                  // tailrace_mixed_fallback_total{reason}
   std::atomic<uint64_t> mixed_over_budget{0};       // mixed steps that lasted longer than the bound of contract 3
+  std::atomic<uint64_t> mixed_floor_steps{0};       // those whose smallest chunk alone exceeds it: every second at most
 
   // Contract 6: device idle time between steps by cause, microseconds.
   std::atomic<uint64_t> idle_host_late_us{0}, idle_metadata_us{0}, idle_no_work_us{0}, idle_result_wait_us{0};

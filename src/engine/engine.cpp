@@ -92,6 +92,7 @@ std::optional<Engine::Inflight> Engine::launch_next() {
     return std::nullopt;
   }
   Inflight inflight{.step = runner_.launch(plan),
+                    .predicted_us = plan.predicted_us,
                     .decode_only_us = plan.decode_only_us,
                     .had_work = !std::exchange(was_idle_, false),
                     .waited_for_result = std::exchange(plan_waited_, false)};
@@ -146,22 +147,24 @@ void Engine::measure(const Inflight& inflight) {
   scheduler_.cost_model().observe(inflight.shape, static_cast<double>(step_us));
   const bool mixed = inflight.shape.decode_rows > 0 && inflight.shape.extend_tokens > 0;
   const double bound_us = options_.max_mixed_ratio * inflight.decode_only_us;
-  if (mixed && step_us > options_.bound_floor_us && static_cast<double>(step_us) > bound_us) {
-    status_.mixed_over_budget++;
+  if (mixed && step_us > options_.bound_floor_us && static_cast<double>(step_us) > bound_us &&
+      inflight.predicted_us <= bound_us) {
+    status_.mixed_over_budget++;  // floor steps, planned above the bound so that prefill is not starved, count apart
   }
   const IdleGap gap = trace_.add({.launched_ns = step.launched_ns,
                                   .begun_ns = step.begun->device_ns(),
                                   .done_ns = step.done->device_ns(),
                                   .had_work = inflight.had_work,
                                   .waited_for_result = inflight.waited_for_result});
-  for (uint64_t id : inflight.request_ids) {
-    if (auto it = open_.find(id); it != open_.end()) it->second->stream->gpu_idle_us += gap.us;
-  }
   switch (gap.cause) {
     case IdleCause::kNoWork: status_.idle_no_work_us += gap.us; break;
     case IdleCause::kResultWait: status_.idle_result_wait_us += gap.us; break;
     case IdleCause::kHostLate: status_.idle_host_late_us += gap.us; break;
     case IdleCause::kMetadata: status_.idle_metadata_us += gap.us; break;
+  }
+  if (gap.cause == IdleCause::kNoWork) return;  // before these requests came
+  for (uint64_t id : inflight.request_ids) {
+    if (auto it = open_.find(id); it != open_.end()) it->second->stream->gpu_idle_us += gap.us;
   }
 }
 
@@ -183,6 +186,7 @@ void Engine::publish() {
   status_.decode_steps = stats.decode_steps;
   status_.extend_steps = stats.extend_steps;
   status_.mixed_steps = stats.mixed_steps;
+  status_.mixed_floor_steps = stats.floor_steps;
   const DeviceCounters counters = runner_.device().counters();
   status_.device_bytes = static_cast<int64_t>(counters.device_bytes);
   status_.pinned_bytes = static_cast<int64_t>(counters.pinned_bytes);

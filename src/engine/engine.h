@@ -40,7 +40,7 @@ class Engine {
   struct Inflight {
     LaunchedStep step;
     StepShape shape;
-    double decode_only_us = 0;
+    double predicted_us = 0, decode_only_us = 0;
     bool had_work = true;            // for StepTimes
     bool waited_for_result = false;
     std::vector<uint64_t> request_ids;  // of its rows
