@@ -16,7 +16,7 @@
 
 namespace tailrace::cpu {
 
-inline constexpr int kTileRows = 96;  // queries x query heads of a KV head in one extend tile, unless one query has more
+inline constexpr int kTileRows = 144;  // queries x query heads of a KV head in one extend tile, unless one query has more
 
 // One attention block in one step. q and out: [tokens][q_heads][head_dim] fp32, strides in floats between tokens.
 struct AttentionParams {

@@ -345,15 +345,16 @@ INLINE void softmax_row(const AttentionParams& p, const Tile& tile, float* s, in
   }
 }
 
-// One chunk of keys for all rows of a tile whose first query is at `position`.
+// One chunk of keys for all rows of a tile whose first query is at `position`. Rows take part up to the last key that one
+// of their block sees; what they skip would add zeros.
 INLINE void extend_chunk(const AttentionParams& p, const Tile& tile, int64_t rows, int64_t position, int64_t begin,
                          int64_t end) {
-  const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim, count = end - begin;
-  const int64_t columns = (count + W - 1) / W * W;
+  const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim;
   for (int64_t m = 0; m < rows; m += kBlockRows) {
     const int64_t n = rows - m < kBlockRows ? rows - m : kBlockRows;
     const int64_t first_query = position + m / group, last_query = position + (m + n - 1) / group;
     if (last_query < begin || first_visible(first_query, p.window) >= end) continue;
+    const int64_t count = (last_query + 1 < end ? last_query + 1 : end) - begin, columns = (count + W - 1) / W * W;
     multiply(tile.q + m * head_dim, head_dim, tile.keys, kKeyChunk, tile.scores, kKeyChunk, n, head_dim, columns, false);
     for (int64_t i = 0; i < n; ++i) {
       softmax_row(p, tile, tile.scores + i * kKeyChunk, m + i, position + (m + i) / group, begin, end);
