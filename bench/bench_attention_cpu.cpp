@@ -1,40 +1,20 @@
 // CPU attention against its bounds: decode against the read bandwidth measured here, extend against the measured rate of
 // fp32 multiply-adds. Run alone: bench_attention_cpu [threads [seconds per figure]]
-#include <time.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/clock.h"
+#include "measure.h"
 #include "kernels/cpu/attention_fixture.h"
 #include "kernels/cpu/linear.h"
 
 namespace tailrace::cpu {
 namespace {
 
-double g_seconds = 0.5;
-bool g_own_time = false;  // one thread: its CPU time, which other processes do not add to
-
-int64_t time_ns() {
-  if (!g_own_time) return now_ns();
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec;
-}
-
-// Best of the runs that fit into g_seconds, in us: what the code can do on a machine that others use too.
+// Best run, in us.
 template <typename F>
 double best_us(const F& body) {
-  body();
-  double best = 1e300;
-  const int64_t end = now_ns() + static_cast<int64_t>(g_seconds * 1e9);
-  do {
-    const int64_t start = time_ns();
-    body();
-    best = std::min(best, static_cast<double>(time_ns() - start) / 1e3);
-  } while (now_ns() < end);
-  return best;
+  return bench::measure(body).best_us;
 }
 
 // GB/s at which the threads read `pool` in pieces of one KV block and head.
@@ -111,15 +91,15 @@ void bench_extend(ThreadPool& threads, const Model& m, int32_t cached, int32_t q
               us / 1e3, gflops, ceiling > 0 ? 100 * gflops / ceiling : 0, ceiling);
 }
 
-void bench(int threads_count) {
+void run_all(int threads_count) {
   ThreadPool threads(threads_count);
   const Model smol{"9/3 x 64 x 30", 9, 3, 64, 30}, llama{"32/8 x 128 x 8", 32, 8, 128, 8}, gemma{"4/1 x 256 x 18", 4, 1, 256, 18};
   const double fma = fma_ceiling(threads);
   std::printf("%d threads, %s; fp32 multiply-adds %.0f GFLOP/s\n", threads_count, attention_kernels().name, fma);
-  if (!getenv("X")) for (int32_t kv_len : {128, 1024, 8192}) bench_decode(threads, smol, 1, kv_len);
-  if (!getenv("X")) bench_decode(threads, smol, 8, 1024);
-  if (!getenv("X")) bench_decode(threads, llama, 1, 4096);
-  if (!getenv("X")) bench_decode(threads, gemma, 1, 4096);
+  for (int32_t kv_len : {128, 1024, 8192}) bench_decode(threads, smol, 1, kv_len);
+  bench_decode(threads, smol, 8, 1024);
+  bench_decode(threads, llama, 1, 4096);
+  bench_decode(threads, gemma, 1, 4096);
   for (int32_t q_len : {32, 128, 512, 2048}) bench_extend(threads, smol, 0, q_len, fma);
   bench_extend(threads, smol, 1536, 512, fma);
   bench_extend(threads, llama, 0, 1024, fma);
@@ -131,12 +111,12 @@ void bench(int threads_count) {
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  if (argc > 2) tailrace::cpu::g_seconds = std::atof(argv[2]);
+  if (argc > 2) tailrace::bench::g_seconds = std::atof(argv[2]);
   if (threads < 1) {
     std::fprintf(stderr, "usage: bench_attention_cpu [threads [seconds per figure]]\n");
     return 2;
   }
-  tailrace::cpu::g_own_time = threads == 1;
-  tailrace::cpu::bench(threads);
+  tailrace::bench::g_own_time = threads == 1;
+  tailrace::cpu::run_all(threads);
   return 0;
 }
