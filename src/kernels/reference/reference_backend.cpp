@@ -113,6 +113,7 @@ class ReferenceBackend : public Backend {
       if (!batch.rows[i].samples) continue;
       const BatchRow& row = batch.rows[i];
       sample_row(sample_input(batch, row, logits, limits_.vocab), scratch_->sampler, &batch.sampled[i]);
+      CHECK(row.kv_len < batch.state.log_stride);
       batch.state.token_log[row.slot * batch.state.log_stride + row.kv_len] = batch.sampled[i].id;
       logits += widths_.vocab;
     }
