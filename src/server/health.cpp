@@ -1,5 +1,7 @@
 #include "server/health.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 
 namespace tailrace {
@@ -24,7 +26,8 @@ HealthReport report_health(const EngineStatus& engine, const HealthInput& input)
     if (total > 0) report.body["progress"] = static_cast<double>(engine.load_done_bytes.load()) / static_cast<double>(total);
     return report;
   }
-  const double silence_s = static_cast<double>(now_ns() - engine.heartbeat_ns.load()) * 1e-9;
+  const int64_t last_ns = std::max(engine.heartbeat_ns.load(), input.work_since_ns);
+  const double silence_s = static_cast<double>(now_ns() - last_ns) * 1e-9;
   const bool busy = !engine.idle.load() || input.work_pending;
   if (busy && silence_s > input.timeout_s) {
     return not_ready("hung", "The engine has made no progress for " + std::to_string(static_cast<int>(silence_s)) + " s.");

@@ -1,6 +1,7 @@
 // What /health answers: derived from the engine's heartbeat, never by asking the engine.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/engine_status.h"
@@ -12,6 +13,7 @@ struct HealthInput {
   bool model_set = false;
   bool draining = false;
   bool work_pending = false;      // requests wait in the queue
+  int64_t work_since_ns = 0;      // when the first request after the last heartbeat was queued: an idle engine is silent
   double timeout_s = 60;          // a busy engine's longest silence
 };
 

@@ -7,7 +7,12 @@
 namespace tailrace {
 namespace {
 
-HealthInput ready_input() { return {.model_set = true, .draining = false, .work_pending = false, .timeout_s = 10}; }
+HealthInput ready_input() {
+  HealthInput input;
+  input.model_set = true;
+  input.timeout_s = 10;
+  return input;
+}
 
 TEST(Health, states) {
   EngineStatus engine;
@@ -32,6 +37,10 @@ TEST(Health, silence_matters_only_with_work) {
   EXPECT_EQ(report_health(engine, ready_input()).http_status, 200);
   HealthInput queued = ready_input();
   queued.work_pending = true;
+  EXPECT_EQ(report_health(engine, queued).body["status"], "hung");
+  queued.work_since_ns = now_ns();  // an idle engine was silent, and has work only now
+  EXPECT_EQ(report_health(engine, queued).http_status, 200);
+  queued.work_since_ns = now_ns() - 11'000'000'000;
   EXPECT_EQ(report_health(engine, queued).body["status"], "hung");
   engine.idle = false;
   EXPECT_EQ(report_health(engine, ready_input()).body["status"], "hung");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -65,13 +66,26 @@ struct HttpServer::Impl {
 
   void send(const Exchange& exchange, HttpResponse response) {
     metrics.http_answer(response.status);
+    if (response.status >= 400) {
+      log(response.status == 500 ? LogLevel::kError : LogLevel::kDebug,
+          "answered " + std::to_string(response.status) + " " + response.body);
+    }
     if (draining.load()) response.close = true;
     exchange->respond(std::move(response));
   }
 
   HealthReport health() {
-    return report_health(status, {current_model() != nullptr, draining.load(), queue.depth() > 0,
+    return report_health(status, {current_model() != nullptr, draining.load(), queue.depth() > 0, work_since_ns.load(),
                                   config.limits.health_timeout_s});
+  }
+
+  // To be called before a request is queued.
+  void note_work() {
+    if (work_since_ns.load() <= status.heartbeat_ns.load()) work_since_ns = now_ns();
+  }
+
+  void log(LogLevel level, const std::string& text) const {
+    if (level <= config.log_level) std::fprintf(stderr, "tailrace: %s\n", text.c_str());
   }
 
   void route(Exchange exchange, HttpRequest request);
@@ -93,6 +107,7 @@ struct HttpServer::Impl {
   SeedSource seeds;
   std::atomic<int> active{0};
   std::atomic<bool> draining{false};
+  std::atomic<int64_t> work_since_ns{0};
   std::mutex mutex;
   std::condition_variable changed;
   bool stopping = false;                                                        // guarded by mutex
@@ -204,6 +219,7 @@ void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& ser
     std::lock_guard lock(mutex);
     generations.emplace(key, generation);
   }
+  note_work();
   if (Status queued = generation->submit(); !queued.ok()) generation->abort(from_status(queued));
 }
 
@@ -263,6 +279,7 @@ void HttpServer::set_model(ServedModel model) {
 
 bool HttpServer::drain(std::chrono::milliseconds limit) {
   impl_->draining = true;
+  impl_->log(LogLevel::kInfo, "draining: " + std::to_string(num_active()) + " requests may still end");
   impl_->listener.set_draining();
   const auto wait_until = [](auto condition, std::chrono::milliseconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
@@ -271,6 +288,7 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
   };
   const bool complete = wait_until([this] { return num_active() == 0; }, limit);
   if (!complete) {
+    impl_->log(LogLevel::kWarning, "ending " + std::to_string(num_active()) + " requests at --shutdown-timeout");
     impl_->abort_all({503, "The server is shutting down.", "", "shutting_down"});
     wait_until([this] { return num_active() == 0; }, kFlushTime);
   }
