@@ -1,7 +1,7 @@
 // The CPU linear layers against their bounds: decode (one row) against the read bandwidth measured here, prefill against
-// the measured rate of the int8 dot-product instruction. Run alone: bench_linear [seconds per figure [threads [MB of weights used in turn]]]
+// the measured rate of the int8 dot-product instruction. Figures are medians; the best tells how quiet the machine was.
+// bench_linear [seconds per figure [threads [MB of weights used in turn [instruction set]]]]
 #include <sys/mman.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -14,12 +14,15 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/thread_pool.h"
+#include "measure.h"
 
 namespace tailrace::cpu {
 namespace {
+
+using bench::measure;
+using bench::Times;
 
 // As much as the demo model holds: weights are read from where they lie between two tokens.
 size_t g_footprint = 96 << 20;
@@ -35,36 +38,6 @@ Bytes aligned(size_t bytes) {
   CHECK(p != nullptr);
   madvise(p.get(), bytes, MADV_HUGEPAGE);
   return p;
-}
-
-double g_seconds = 0.3;
-
-struct Times {
-  double median_us, best_us;
-};
-
-bool g_own_time = false;  // one thread: its CPU time, which other processes do not add to
-
-int64_t time_ns() {
-  if (!g_own_time) return now_ns();
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec;
-}
-
-// Of `body`, repeated for g_seconds; figures are the median's, the best tells how quiet the machine was.
-template <typename F>
-Times measure(const F& body) {
-  body();
-  std::vector<double> times;
-  const int64_t end = now_ns() + static_cast<int64_t>(g_seconds * 1e9);
-  do {
-    const int64_t start = time_ns();
-    body();
-    times.push_back((time_ns() - start) / 1e3);
-  } while (now_ns() < end || times.size() < 5);
-  std::sort(times.begin(), times.end());
-  return {times[times.size() / 2], times[0]};
 }
 
 double read_gbps(ThreadPool& pool) {
@@ -167,14 +140,15 @@ void linear_all(ThreadPool& pool, const Weight& weight, const void* input, int64
 void bench_shape(ThreadPool& pool, Format format, int64_t rows, int64_t cols, int64_t m, double gbps, double tops) {
   const Copies copies = make_copies(format, rows, cols);
   const Input input = make_input(format, m, cols);
-  std::vector<float> y(m * rows);
+  const Bytes outputs = aligned(m * rows * sizeof(float));
+  float* y = reinterpret_cast<float*>(outputs.get());
   size_t next = 0;
   const Times times = measure([&] {
-    linear_all(pool, *copies.turn(next++), input.data.get(), m, y.data());
+    linear_all(pool, *copies.turn(next++), input.data.get(), m, y);
   });
   const double us = times.median_us, rate = copies.bytes / us / 1e3, operations = 2.0 * m * rows * cols / us / 1e6;
-  std::printf("%-5s %6ld x %-5ld M=%-5ld %dT %10.1f us (best %10.1f) %7.1f GB/s %5.1f%%  %7.3f TOPS", format_traits(format).name,
-              static_cast<long>(rows), static_cast<long>(cols), static_cast<long>(m), pool.size(), us, times.best_us, rate,
+  std::printf("%-5s %6ld x %-5ld M=%-5ld %dT %10.1f us (best %10.1f) %7.1f GB/s %5.1f%%  %7.3f TOPS",
+              format_traits(format).name, static_cast<long>(rows), static_cast<long>(cols), static_cast<long>(m), pool.size(), us, times.best_us, rate,
               100 * rate / gbps, operations);
   if (tops > 0 && input_kind(format) == InputKind::kInt8) std::printf(" %5.1f%%", 100 * operations / tops);
   std::printf("\n");
@@ -188,7 +162,8 @@ void bench_demo_step(ThreadPool& pool, int64_t m, double gbps) {
   const Copies gate = make_copies(Format::kQ4_1, 1536, 576), down = make_copies(Format::kQ4_1, 576, 1536);
   const Copies head = make_copies(Format::kQ8_0, 49152, 576);
   const Input hidden = make_input(Format::kQ4_1, m, 576), wide = make_input(Format::kQ4_1, m, 1536);
-  std::vector<float> y(m * 49152);
+  const Bytes outputs = aligned(m * 49152 * sizeof(float));
+  float* y = reinterpret_cast<float*>(outputs.get());
   const double bytes =
       kLayers * (2.0 * q.bytes + 2.0 * kv.bytes + 2.0 * gate.bytes + down.bytes) + head.bytes;
   const auto region = [&](const std::vector<const Weight*>& weights, const Input& input) {
@@ -198,7 +173,7 @@ void bench_demo_step(ThreadPool& pool, int64_t m, double gbps) {
     }
     pool.parallel_for(tasks.size(), [&](int64_t task, int) {
       const auto [w, tile] = tasks[task];
-      linear(*w, input.data.get(), m, tile, std::min<int64_t>(tile + 4, (w->rows + 15) / 16), y.data(), w->rows);
+      linear(*w, input.data.get(), m, tile, std::min<int64_t>(tile + 4, (w->rows + 15) / 16), y, w->rows);
     });
   };
   const Times times = measure([&] {
@@ -208,11 +183,12 @@ void bench_demo_step(ThreadPool& pool, int64_t m, double gbps) {
       region({gate.turn(2 * layer), gate.turn(2 * layer + 1)}, hidden);
       region({down.turn(layer)}, wide);
     }
-    linear_all(pool, head.weights[0], hidden.data.get(), m, y.data());
+    linear_all(pool, head.weights[0], hidden.data.get(), m, y);
   });
   const double us = times.median_us;
   std::printf("demo model's linear layers  M=%-5ld %dT %10.1f us (best %10.1f) %7.1f GB/s %5.1f%%  %7.1f tokens/s\n",
-              static_cast<long>(m), pool.size(), us, times.best_us, bytes / us / 1e3, 100 * bytes / us / 1e3 / gbps, m * 1e6 / us);
+              static_cast<long>(m), pool.size(), us, times.best_us, bytes / us / 1e3, 100 * bytes / us / 1e3 / gbps,
+              m * 1e6 / us);
 }
 
 void bench_prepare(ThreadPool& pool) {
@@ -221,7 +197,8 @@ void bench_prepare(ThreadPool& pool) {
     const Times times = measure([&] {
       prepare_input(InputKind::kInt8, input.x.data(), k, 0, 512, k, input.data.get());
     });
-    std::printf("prepare int8 [512, %ld] 1T %.1f us, %.0f ns per row\n", static_cast<long>(k), times.median_us, times.median_us * 1e3 / 512);
+    std::printf("prepare int8 [512, %ld] 1T %.1f us, %.0f ns per row\n", static_cast<long>(k), times.median_us,
+                times.median_us * 1e3 / 512);
   }
   const Times times = measure([&] {
     for (int i = 0; i < 100; ++i) pool.parallel_for(2 * pool.size(), [](int64_t, int) {});
@@ -239,7 +216,7 @@ std::string cpu_model() {
 
 void bench_threads(int threads) {
   ThreadPool pool(threads);
-  g_own_time = threads == 1;
+  bench::g_own_time = threads == 1;
   const double gbps = read_gbps(pool), tops = vnni_tops(pool);
   std::printf("\n%d thread(s): read %.1f GB/s over %zu MB, int8 dot products %.2f TOPS\n", threads, gbps,
               g_footprint >> 20, tops);
@@ -261,7 +238,12 @@ void bench_threads(int threads) {
 }  // namespace tailrace::cpu
 
 int main(int argc, char** argv) {
-  if (argc > 1) tailrace::cpu::g_seconds = std::atof(argv[1]);
+  if (argc > 1) tailrace::bench::g_seconds = std::atof(argv[1]);
+  if (argc > 4 && !tailrace::cpu::set_isa_for_test(argv[4])) {
+    std::fprintf(stderr, "this machine has no kernels '%s'\n", argv[4]);
+    return 2;
+  }
+  setlinebuf(stdout);
   std::printf("%s, %s kernels\n", tailrace::cpu::cpu_model().c_str(), tailrace::cpu::isa_name());
   if (argc > 3) tailrace::cpu::g_footprint = static_cast<size_t>(std::atof(argv[3]) * 1048576);
   if (argc > 2) {

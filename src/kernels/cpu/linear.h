@@ -1,6 +1,6 @@
 // y = W x on the CPU, on weights in their stored precision: packing, activation preparation and the tile kernels.
-// The result of a row of activations does not depend on how many rows are multiplied together (same order of sums), so a
-// token's linear layers are bitwise equal alone and batched.
+// The result of a row of activations does not depend on how many rows are multiplied together (same order of sums), so
+// a token's linear layers are bitwise equal alone and batched.
 #pragma once
 
 #include <cstddef>

@@ -29,10 +29,10 @@ struct Avx2 {
     return {_mm256_maskload_ps(p, first(n)), _mm256_maskload_ps(p + 8, first(n - 8))};
   }
   static V load_u8(const uint8_t* p) {
-    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes_8(p))), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes_8(p + 8)))};
+    return to_float({_mm256_cvtepu8_epi32(bytes_8(p)), _mm256_cvtepu8_epi32(bytes_8(p + 8))});
   }
   static V load_s8(const uint8_t* p) {
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes_8(p))), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes_8(p + 8)))};
+    return to_float({_mm256_cvtepi8_epi32(bytes_8(p)), _mm256_cvtepi8_epi32(bytes_8(p + 8))});
   }
   static V load_half(const uint8_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),

@@ -98,7 +98,7 @@ inline __m128i largest_magnitude(__m512 low, __m512 high) {
   return _mm_max_epu32(four, _mm_shuffle_epi32(four, 0xb1));
 }
 
-// d and what follows from it and from the sums of the codes' halves, as one vector: finish_input_block without its stores.
+// d and what follows from it and from the sums of the codes' halves, as one vector: finish_input_block in one store.
 inline void store_sums(float d, __m256i codes, InputBlock* out) {
   // Sums of 8 codes each in the 64-bit lanes, of codes + 128.
   const __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());

@@ -1,4 +1,5 @@
-// The dense half of the linear kernels (F32, F16, BF16), over the same Isa as linear_kernels.h; included by per-ISA files.
+// The dense half of the linear kernels (F32, F16, BF16), over the same Isa as linear_kernels.h, and the choice by format.
+// Included by per-ISA files only.
 #pragma once
 
 #include "kernels/cpu/linear_kernels.h"

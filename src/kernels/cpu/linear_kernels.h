@@ -285,7 +285,8 @@ Ahead bytes_ahead(const LinearTask& task, int64_t tile, int tiles, int64_t after
     after = 0;
   }
   const int64_t left = blocks - after;
-  const size_t groups = static_cast<size_t>((left < kChunkBlocks ? left + kGroupBlocks - 1 : kChunkBlocks) / kGroupBlocks);
+  const int64_t most = left < kChunkBlocks ? left : kChunkBlocks;
+  const size_t groups = static_cast<size_t>((most + kGroupBlocks - 1) / kGroupBlocks);
   const size_t bytes = group_bytes(F, kGroupBlocks) * groups;
   const int64_t last = tile + tiles < task.tile_end ? tile + tiles : task.tile_end;
   Ahead ahead = {};

@@ -1,8 +1,8 @@
 // The packed layout of a weight and of the activations it multiplies: shared by packer and kernels of every ISA.
-// A weight is a sequence of tiles of 16 rows, row r of a tile being lane r. A quantised tile is a sequence of groups of up to
-// 8 blocks of 32 k: the codes of the group's blocks, then their scales, so that a tile is one ascending stream. Codes are
-// unsigned (value = d * (code - offset), or d * code + m) and lie so that one 64-byte vector is 16 rows x 4 consecutive k.
-// All names have internal linkage: each ISA compiles its own copies.
+// A weight is a sequence of tiles of 16 rows, row r of a tile being lane r. A quantised tile is a sequence of groups of up
+// to 8 blocks of 32 k: the codes of the group's blocks, then their scales, so that a tile is one ascending stream. Codes
+// are unsigned (value = d * (code - offset), or d * code + m) and lie so that one 64-byte vector is 16 rows x 4
+// consecutive k. All names have internal linkage: each ISA compiles its own copies.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kTile = 16;        // rows
 constexpr int kBlock = 32;       // k of one InputBlock
-constexpr int kQuads = 8;        // groups of 4 k in a block
+constexpr int kQuads = 8;        // 4 consecutive k each, in a block
 constexpr int kVector = 64;      // bytes of 16 rows x 4 k
 constexpr int kGroupBlocks = 8;  // blocks of a group; a K-quant's super-block is one group
 
@@ -61,9 +61,9 @@ constexpr Scheme scheme(Format format) {
 
 constexpr size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Bytes of the codes of one block of a tile. 8 bits: vector q holds k 4q..4q+3. Fewer: vector j < 4 holds the low nibbles
-// of quad j in its low and of quad j + 4 in its high nibbles; 5 bits: then a vector whose bit q is quad q's fifth bit;
-// 6 bits: then two vectors whose bits 2q, 2q+1 are the top bits of quad q and q + 4.
+// Bytes of the codes of one block of a tile. 8 bits: vector q holds quad q, k 4q..4q+3. Fewer: vector j < 4 holds the low
+// four bits of quad j in its low and of quad j + 4 in its high nibbles; 5 bits: then a vector whose bit q is quad q's
+// fifth bit; 6 bits: then two vectors whose bits 2q, 2q+1 are the top bits of quad q and q + 4.
 constexpr size_t code_bytes(int bits) { return static_cast<size_t>(kVector) * bits; }
 
 constexpr size_t scale_bytes(Scales scales, int64_t blocks) {

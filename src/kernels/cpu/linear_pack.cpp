@@ -12,7 +12,8 @@ namespace tailrace::cpu {
 namespace {
 
 Status shape_error(const TensorView& tensor, const std::string& what) {
-  return Status(StatusCode::kDataLoss, "tensor " + tensor.name + " (" + format_traits(tensor.format).name + "): " + what);
+  const std::string format = format_traits(tensor.format).name;
+  return Status(StatusCode::kDataLoss, "tensor " + tensor.name + " (" + format + "): " + what);
 }
 
 Status check_shape(const TensorView& tensor) {

@@ -29,6 +29,11 @@ struct Portable {
   static constexpr int kPanelTiles = 1;
   static constexpr int kPrefetchBytes = 0;
 
+  typedef int16_t Shorts __attribute__((vector_size(16)));
+  typedef uint16_t UnsignedShorts __attribute__((vector_size(16)));
+  typedef int32_t Ints __attribute__((vector_size(16)));
+  typedef uint32_t UnsignedInts __attribute__((vector_size(16)));
+
   struct V { float v[kTile]; };
   struct I { int32_t v[kTile]; };
   struct W { uint8_t v[kVector]; };
@@ -44,7 +49,9 @@ struct Portable {
   static V load(const float* p) { return each([p](int i) { return p[i]; }); }
   static V load_n(const float* p, int n) { return each([p, n](int i) { return i < n ? p[i] : 0.0f; }); }
   static V load_u8(const uint8_t* p) { return each([p](int i) { return static_cast<float>(p[i]); }); }
-  static V load_s8(const uint8_t* p) { return each([p](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); }); }
+  static V load_s8(const uint8_t* p) {
+    return each([p](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+  }
   static V load_half(const uint8_t* p) {
     uint16_t bits[kTile];
     std::memcpy(bits, p, sizeof(bits));
@@ -70,15 +77,36 @@ struct Portable {
     return out;
   }
   static V to_float(const I& x) { return each([&x](int i) { return static_cast<float>(x.v[i]); }); }
+  // In 16-bit lanes, two per row: codes of up to 6 bits leave room for the sum of two products, 8 bits for one.
   template <int Bits>
   static I dot(const I& acc, const W& w, int32_t q) {
     int8_t x[4];
     std::memcpy(x, &q, 4);
+    Shorts even, odd;
+    for (int i = 0; i < 8; ++i) {
+      even[i] = x[i % 2 * 2];
+      odd[i] = x[i % 2 * 2 + 1];
+    }
     I out = acc;
-    for (int i = 0; i < kTile; ++i) {
-      for (int j = 0; j < 4; ++j) out.v[i] += static_cast<int32_t>(w.v[4 * i + j]) * x[j];
+    for (int part = 0; part < 4; ++part) {
+      UnsignedShorts codes;
+      Ints sums;
+      std::memcpy(&codes, w.v + 16 * part, 16);
+      std::memcpy(&sums, out.v + 4 * part, 16);
+      const Shorts first = reinterpret_cast<Shorts>(codes & 255) * even;
+      const Shorts second = reinterpret_cast<Shorts>(codes >> 8) * odd;
+      if constexpr (Bits < 8) {
+        sums += sum_pairs(first + second);
+      } else {
+        sums += sum_pairs(first) + sum_pairs(second);
+      }
+      std::memcpy(out.v + 4 * part, &sums, 16);
     }
     return out;
+  }
+  static Ints sum_pairs(Shorts x) {
+    const Ints pairs = reinterpret_cast<Ints>(x);
+    return (reinterpret_cast<Ints>(reinterpret_cast<UnsignedInts>(pairs) << 16) >> 16) + (pairs >> 16);
   }
 
   template <int Bits>

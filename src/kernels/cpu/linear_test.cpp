@@ -61,7 +61,9 @@ std::vector<std::byte> random_rows(Format format, int64_t rows, int64_t cols, st
         break;
       }
       case Format::kF16: put(at, half_near(rng)); break;
-      case Format::kBF16: put(at, static_cast<uint16_t>((rng() & 0x8000) | (120 + rng() % 6) << 7 | (rng() & 0x7f))); break;
+      case Format::kBF16:
+        put(at, static_cast<uint16_t>((rng() & 0x8000) | (120 + rng() % 6) << 7 | (rng() & 0x7f)));
+        break;
       case Format::kQ6_K: put(at + 208, half_near(rng)); break;
       case Format::kQ4_1: case Format::kQ5_1: case Format::kQ4_K: case Format::kQ5_K:
         put(at + 2, half_near(rng));
