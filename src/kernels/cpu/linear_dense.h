@@ -1,4 +1,4 @@
-// The dense half of the linear kernels (F32, F16, BF16), over the same Isa as linear_kernels.h, and the choice by format.
+// The dense half of the linear kernels (F32, F16, BF16), over the Isa of linear_kernels.h, and the choice by format.
 // Included by per-ISA files only.
 #pragma once
 

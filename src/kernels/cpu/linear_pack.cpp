@@ -1,7 +1,6 @@
 // Packing a stored weight into tiles, and reading one row back.
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "base/check.h"
 #include "kernels/cpu/linear.h"
@@ -138,11 +137,14 @@ void place_scales(Format format, const uint8_t* stored, int count, int lane, uin
   }
 }
 
-void place_dense(Format format, const uint8_t* row, int64_t cols, int lane, uint8_t* tile) {
-  const size_t size = format_traits(format).block_bytes;
-  const int64_t pair = format == Format::kBF16 ? 2 : 1;
+// `lanes` stored rows into a tile of [k / kPair][16][kPair] elements.
+template <typename Element, int kPair>
+void pack_dense(const uint8_t* const (&rows)[kTile], int lanes, int64_t cols, uint8_t* tile) {
   for (int64_t k = 0; k < cols; ++k) {
-    std::memcpy(tile + ((k / pair * kTile + lane) * pair + k % pair) * size, row + k * size, size);
+    uint8_t* out = tile + (k / kPair * kTile * kPair + k % kPair) * sizeof(Element);
+    for (int lane = 0; lane < lanes; ++lane) {
+      std::memcpy(out + lane * kPair * sizeof(Element), rows[lane] + k * sizeof(Element), sizeof(Element));
+    }
   }
 }
 
@@ -156,6 +158,12 @@ void pack_group(Format format, const uint8_t* row, int64_t group, int count, int
     place_codes(bits, code, lane, out);
   }
   place_scales(format, row + group * (kGroupBlocks * kBlock / elems) * bytes, count, lane, out);
+}
+
+void pack_lane(Format format, const uint8_t* row, int64_t blocks, int lane, uint8_t* tile) {
+  for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {
+    pack_group(format, row, group, blocks_of_group(blocks, group), lane, tile);
+  }
 }
 
 float read_half(const uint8_t* p, int lane) {
@@ -228,21 +236,24 @@ Status pack(const TensorView& tensor, void* dst) {
   const Format format = tensor.format;
   const int64_t rows = tensor.shape[0], cols = tensor.shape[1], blocks = cols / kBlock;
   const size_t stride = tile_bytes(format, cols), row_bytes = stored_row_bytes(format, cols);
-  const int bits = scheme(format).bits;
-  uint8_t* out = static_cast<uint8_t*>(dst);
-  // Lanes past the last row, and the pad of an odd k, are zero.
-  std::memset(out + stride * (num_tiles(rows) - 1), 0, stride);
-  for (int64_t row = 0; row < rows; ++row) {
-    uint8_t* tile = out + stride * (row / kTile);
-    const int lane = static_cast<int>(row % kTile);
-    const uint8_t* src = reinterpret_cast<const uint8_t*>(tensor.data) + row_bytes * source_row(tensor, row);
-    if (bits == 0) {
-      if (lane == 0) std::memset(tile, 0, stride);
-      place_dense(format, src, cols, lane, tile);
-      continue;
+  uint8_t* tile = static_cast<uint8_t*>(dst);
+  for (int64_t first = 0; first < rows; first += kTile, tile += stride) {
+    const int lanes = static_cast<int>(std::min<int64_t>(kTile, rows - first));
+    // Lanes past the last row, and the pad of an odd k, are zero.
+    if (lanes < kTile || scheme(format).bits == 0) std::memset(tile, 0, stride);
+    const uint8_t* lane_rows[kTile] = {};
+    for (int lane = 0; lane < lanes; ++lane) {
+      lane_rows[lane] =
+          reinterpret_cast<const uint8_t*>(tensor.data) + row_bytes * source_row(tensor, first + lane);
     }
-    for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {
-      pack_group(format, src, group, blocks_of_group(blocks, group), lane, tile);
+    if (format == Format::kF32) {
+      pack_dense<uint32_t, 1>(lane_rows, lanes, cols, tile);
+    } else if (format == Format::kF16) {
+      pack_dense<uint16_t, 1>(lane_rows, lanes, cols, tile);
+    } else if (format == Format::kBF16) {
+      pack_dense<uint16_t, 2>(lane_rows, lanes, cols, tile);
+    } else {
+      for (int lane = 0; lane < lanes; ++lane) pack_lane(format, lane_rows[lane], blocks, lane, tile);
     }
   }
   return Status();
