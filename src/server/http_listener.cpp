@@ -96,6 +96,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (answer_) answer_->client_left();
   }
 
+  // Only when no executor runs.
+  void close_now() {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+
   // From any thread: closes the connection if it waits for a request, or whatever it does.
   void close(bool only_idle) {
     asio::post(executor(), [self = shared_from_this(), only_idle] {
@@ -361,6 +367,12 @@ struct HttpListener::Impl {
     return Status();
   }
 
+  // After the threads have ended: clients see the end of their connections.
+  void close_sockets() {
+    std::lock_guard lock(shared->mutex);
+    for (Connection* connection : shared->connections) connection->close_now();
+  }
+
   void close_connections(bool only_idle) {
     // Kept past the lock: the last reference's destructor takes the same mutex.
     std::vector<std::shared_ptr<Connection>> alive;
@@ -398,6 +410,9 @@ void HttpListener::stop() {
   impl_->io.stop();
   for (auto& thread : impl_->threads) thread.join();
   impl_->threads.clear();
+  error_code ignored;
+  impl_->acceptor.close(ignored);  // from now on connections are refused, not left waiting
+  impl_->close_sockets();
 }
 
 int HttpListener::num_connections() const { return impl_->shared->open.load(); }

@@ -29,7 +29,9 @@ class Bad1 : public testing::Test {
     if (status == 200) return;
     const Json error = Json::parse(reply.body)["error"];
     EXPECT_TRUE(error["message"].is_string() && error["type"].is_string() && error.contains("code"));
-    if (!param.empty()) EXPECT_EQ(error["param"], param) << body.substr(0, 200);
+    if (!param.empty()) {
+      EXPECT_EQ(error["param"], param) << body.substr(0, 200);
+    }
   }
 
   ServerFixture fixture;

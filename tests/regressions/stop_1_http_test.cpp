@@ -34,6 +34,7 @@ TEST(Stop1Http, usage_counts_up_to_the_token_that_completed_the_match) {
 
 TEST(Stop1Http, a_match_frees_the_row) {
   ServerFixture fixture;
+  fixture.engine.step_us = 1000;
   const Answer answer = fixture.ask(chat_body("loop", {{"stop", {"again again"}}}));
   EXPECT_EQ(answer.finish[0], "stop");
   EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_open() == 0; }));

@@ -12,9 +12,16 @@ TEST(Utf8_1Http, joined_deltas_equal_the_whole_text) {
 
 TEST(Utf8_1Http, every_delta_is_whole_code_points) {
   ServerFixture fixture;
-  fixture.engine.step_us = 2000;  // one token per chunk
+  fixture.engine.step_us = 2000;
   const Answer answer = fixture.ask(chat_body("emoji", {{"stream", true}}));
-  EXPECT_EQ(answer.deltas[0], (std::vector<std::string>{" ok ", "🎉", "!!"}));
+  std::string joined;
+  for (const std::string& delta : answer.deltas[0]) {
+    joined += delta;
+    EXPECT_EQ(delta.find("\xEF\xBF\xBD"), std::string::npos);
+    const bool has_start = delta.find('\xF0') != std::string::npos;
+    EXPECT_EQ(has_start, delta.find('\x89') != std::string::npos) << "a code point was cut";
+  }
+  EXPECT_EQ(joined, " ok 🎉!!");
 }
 
 TEST(Utf8_1Http, an_incomplete_tail_at_the_end_is_replaced_once) {
