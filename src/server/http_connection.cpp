@@ -1,0 +1,249 @@
+#include "server/http_connection.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace tailrace {
+namespace {
+
+namespace http = boost::beast::http;
+using namespace asio::experimental::awaitable_operators;  // NOLINT: operator|| on awaitables
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+constexpr int kWriteStallSeconds = 60;            // a response's reader that takes nothing for this long is gone
+constexpr size_t kLingerBytes = size_t{1} << 28;  // of a refused body are read and dropped, so that the client sees why
+constexpr int kLingerSeconds = 2;
+
+}  // namespace
+
+HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared)
+    : socket_(std::move(socket)), deadline_(socket_.get_executor()), wake_(socket_.get_executor()),
+      shared_(std::move(shared)) {
+  std::lock_guard lock(shared_->mutex);
+  shared_->connections.insert(this);
+  shared_->open.fetch_add(1);
+}
+
+HttpConnection::~HttpConnection() {
+  std::lock_guard lock(shared_->mutex);
+  shared_->connections.erase(this);
+  shared_->open.fetch_sub(1);
+}
+
+asio::awaitable<void> HttpConnection::run() {
+  set_socket_options();
+  for (bool first = true;; first = false) {
+    HttpRequest request;
+    const ReadResult result = co_await read_request(request, first);
+    if (result == ReadResult::kClosed) break;
+    if (result == ReadResult::kRefused) {
+      co_await linger();
+      break;
+    }
+    if (!co_await answer(std::move(request))) break;
+  }
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+}
+
+void HttpConnection::finish() {
+  if (answer_) answer_->client_left();
+}
+
+void HttpConnection::close_now() {
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+void HttpConnection::close(bool only_idle) {
+  asio::post(executor(), [self = shared_from_this(), only_idle] {
+    if (only_idle && !self->idle_) return;
+    if (self->answer_) self->answer_->client_left();
+    error_code ignored;
+    self->socket_.close(ignored);
+    self->wake_.cancel();
+    self->deadline_.cancel();
+  });
+}
+
+void HttpConnection::set_socket_options() {
+  error_code ignored;
+  socket_.set_option(tcp::no_delay(true), ignored);
+  socket_.set_option(asio::socket_base::keep_alive(true), ignored);
+  const int fd = socket_.native_handle();
+  const int idle = 30, interval = 10, count = 3;
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+void HttpConnection::arm(int seconds) {
+  deadline_.expires_after(std::chrono::seconds(seconds));
+  deadline_.async_wait([weak = weak_from_this()](error_code error) {
+    auto self = weak.lock();
+    if (error || !self || self->deadline_.expiry() > std::chrono::steady_clock::now()) return;
+    self->timed_out_ = true;
+    error_code ignored;
+    self->socket_.cancel(ignored);
+  });
+  timed_out_ = false;
+}
+
+asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpRequest& out, bool first) {
+  const HttpOptions& options = shared_->options;
+  if (buffer_.size() == 0) {
+    idle_ = true;
+    if (shared_->draining && !first) co_return ReadResult::kClosed;
+    arm(first ? options.header_timeout_s : options.keep_alive_s);
+    auto [error] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
+    idle_ = false;
+    if (error) co_return ReadResult::kClosed;
+  }
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(kHeaderLimit);
+  parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
+  arm(options.header_timeout_s);
+  auto [header_error, header_bytes] = co_await http::async_read_header(socket_, buffer_, parser, kAwait);
+  if (header_error) co_return co_await refuse(header_error);
+  const auto& head = parser.get();
+  if (head[http::field::expect] == "100-continue" && !parser.is_done()) {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(kContinue), kAwait);
+    if (error) co_return ReadResult::kClosed;
+  }
+  arm(options.body_timeout_s);
+  auto [body_error, body_bytes] = co_await http::async_read(socket_, buffer_, parser, kAwait);
+  if (body_error) co_return co_await refuse(body_error);
+  disarm();
+  keep_alive_ = parser.keep_alive();
+  http_1_0_ = head.version() < 11;
+  auto message = parser.release();
+  out.method = std::string(message.method_string());
+  out.path = std::string(message.target().substr(0, message.target().find('?')));
+  out.authorization = std::string(message[http::field::authorization]);
+  out.content_type = std::string(message[http::field::content_type]);
+  out.body = std::move(message.body());
+  out.received_ns = now_ns();
+  co_return ReadResult::kRequest;
+}
+
+asio::awaitable<HttpConnection::ReadResult> HttpConnection::refuse(error_code error) {
+  HttpResponse response;
+  if (timed_out_) {
+    response = error_response(408, "the request did not arrive in time", "timeout");
+  } else if (error == http::error::body_limit) {
+    response = error_response(413, "the body is larger than --max-body-bytes (" +
+                                       std::to_string(shared_->options.max_body_bytes) + ")", "too_large");
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    response = error_response(431, "the headers are larger than 16 KiB", "too_large");
+  } else if (error == http::error::partial_message) {
+    response = error_response(400, "the connection ended before the whole request had arrived", "bad_request");
+  } else if (error.category() == make_error_code(http::error::bad_method).category() &&
+             error != http::error::end_of_stream) {
+    response = error_response(400, "not an HTTP/1.1 request: " + error.message(), "bad_request");
+  } else {
+    co_return ReadResult::kClosed;
+  }
+  response.close = true;
+  arm(kLingerSeconds);
+  const std::string text = format_response(response, false);
+  auto [write_error, bytes] = co_await asio::async_write(socket_, asio::buffer(text), kAwait);
+  co_return write_error ? ReadResult::kClosed : ReadResult::kRefused;
+}
+
+asio::awaitable<void> HttpConnection::linger() {
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  arm(kLingerSeconds);
+  std::vector<char> sink(1 << 16);
+  for (size_t dropped = 0; dropped < kLingerBytes;) {
+    auto [error, bytes] = co_await socket_.async_read_some(asio::buffer(sink), kAwait);
+    if (error) break;
+    dropped += bytes;
+  }
+}
+
+asio::awaitable<bool> HttpConnection::answer(HttpRequest request) {
+  auto self = shared_from_this();
+  HttpAnswer::Wiring wiring;
+  wiring.max_unsent_bytes = static_cast<size_t>(shared_->options.max_unsent_bytes);
+  wiring.http_1_0 = http_1_0_;
+  wiring.keep_alive = [this] { return keep_alive_ && !shared_->draining; };
+  wiring.post = [executor = executor()](std::function<void()> task) { asio::post(executor, std::move(task)); };
+  wiring.wake = [weak = weak_from_this()] {
+    auto connection = weak.lock();
+    if (!connection) return;
+    connection->wake_.cancel();
+    error_code ignored;
+    if (connection->answer_ && connection->answer_->cut_off()) connection->socket_.close(ignored);
+  };
+  answer_ = std::make_shared<HttpAnswer>(std::move(wiring));
+  shared_->handler(answer_, std::move(request));
+  auto finished = co_await (write_answer() || watch_peer());
+  const bool complete = finished.index() == 0 && std::get<0>(finished);
+  disarm();
+  if (!complete) answer_->client_left();
+  const bool keep = complete && keep_alive_ && !answer_->close_after();
+  answer_.reset();
+  co_return keep;
+}
+
+asio::awaitable<bool> HttpConnection::write_answer() {
+  for (;;) {
+    const std::string chunk = answer_->take_unsent();
+    if (answer_->cut_off()) co_return false;
+    if (chunk.empty()) {
+      if (answer_->ended()) co_return true;
+      wake_.expires_at(std::chrono::steady_clock::time_point::max());
+      co_await wake_.async_wait(kAwait);
+      if (!socket_.is_open()) co_return false;
+      continue;
+    }
+    for (size_t sent = 0; sent < chunk.size();) {
+      arm(kWriteStallSeconds);
+      auto [error, bytes] = co_await socket_.async_write_some(
+          asio::buffer(chunk.data() + sent, chunk.size() - sent), kAwait);
+      if (error || answer_->cut_off()) co_return false;
+      sent += bytes;
+      answer_->sent(bytes);
+    }
+    disarm();
+  }
+}
+
+asio::awaitable<void> HttpConnection::watch_peer() {
+  for (;;) {
+    auto [error] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
+    if (error) co_return;
+    char byte;
+    const ssize_t n = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (n < 0) co_return;
+    if (n > 0) {  // the next request is here already: as good as a live peer until a write fails
+      co_await socket_.async_wait(tcp::socket::wait_error, kAwait);
+      co_return;
+    }
+    keep_alive_ = false;
+    if (!answer_->probe()) co_return;
+    break;
+  }
+  for (;;) {  // only a reset tells now that the peer has gone; asked for every second
+    asio::steady_timer pause(executor(), std::chrono::seconds(1));
+    auto first = co_await (socket_.async_wait(tcp::socket::wait_error, kAwait) || pause.async_wait(kAwait));
+    if (first.index() == 0 || !answer_->probe()) co_return;
+  }
+}
+
+}  // namespace tailrace

@@ -1,0 +1,89 @@
+// HttpConnection: one accepted socket: reads requests, runs the handler, writes answers, watches the peer. Only this and
+// http_listener.cpp see Asio and Beast.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+#include "server/http_answer.h"
+#include "server/http_listener.h"
+
+namespace tailrace {
+
+namespace asio = boost::asio;
+using tcp = asio::ip::tcp;
+using boost::system::error_code;
+
+class HttpConnection;
+
+// What all connections of a listener share.
+struct ListenerShared {
+  HttpOptions options;
+  HttpListener::Handler handler;
+  std::atomic<bool> draining{false};
+  std::atomic<int> open{0};
+  std::mutex mutex;
+  std::unordered_set<HttpConnection*> connections;  // guarded by mutex
+};
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared);
+  ~HttpConnection();
+
+  asio::any_io_executor executor() { return socket_.get_executor(); }
+
+  asio::awaitable<void> run();
+
+  // The coroutine has ended, however it did.
+  void finish();
+
+  // Only when no executor runs.
+  void close_now();
+
+  // From any thread: closes the connection if it waits for a request, or whatever it does.
+  void close(bool only_idle);
+
+ private:
+  enum class ReadResult { kRequest, kClosed, kRefused };
+  static constexpr size_t kHeaderLimit = 16 << 10;
+
+  void set_socket_options();
+
+  // Pending operations on the socket are cancelled when `seconds` have passed without another arm() or disarm().
+  void arm(int seconds);
+  void disarm() { deadline_.expires_at(std::chrono::steady_clock::time_point::max()); }
+
+  asio::awaitable<ReadResult> read_request(HttpRequest& out, bool first);
+
+  // A request that could not be read: says why where somebody may still listen.
+  asio::awaitable<ReadResult> refuse(error_code error);
+
+  // Closing with unread input would reset the connection and lose the refusal: reads and drops for a while.
+  asio::awaitable<void> linger();
+
+  // Runs the handler and writes its answer; false when the connection is to be closed.
+  asio::awaitable<bool> answer(HttpRequest request);
+
+  // True when the whole answer was written.
+  asio::awaitable<bool> write_answer();
+
+  // Returns when the peer has gone.
+  asio::awaitable<void> watch_peer();
+
+  tcp::socket socket_;
+  asio::steady_timer deadline_, wake_;
+  boost::beast::flat_buffer buffer_{kHeaderLimit + (1 << 16)};
+  std::shared_ptr<ListenerShared> shared_;
+  std::shared_ptr<HttpAnswer> answer_;
+  std::atomic<bool> keep_alive_{true};  // also read by whoever formats a head
+  bool idle_ = false, timed_out_ = false, http_1_0_ = false;
+};
+
+}  // namespace tailrace
