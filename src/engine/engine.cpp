@@ -29,8 +29,9 @@ void Engine::run() {
   runner_.device().set_ready();
   status_.state = EngineState::kReady;
   std::optional<Inflight> previous;
-  while (!stop_ || !scheduler_.idle() || previous) {
+  while (!stop_ || !scheduler_.idle() || previous || queue_.depth() > 0) {
     if (abort_.exchange(false)) {
+      refuse_ = true;
       scheduler_.fail_all(Status(StatusCode::kUnavailable, "the server is shutting down"));
     }
     receive();
@@ -45,6 +46,7 @@ void Engine::run() {
     inflight_ = previous.has_value();
     publish();
   }
+  refuse_ = true;
   queue_.close();
   receive();  // what slipped in before the close is refused, not lost
   status_.state = EngineState::kDead;
@@ -52,6 +54,7 @@ void Engine::run() {
 
 void Engine::stop(bool abort) {
   if (abort) abort_ = true;
+  queue_.close();  // what was accepted before is served, unless `abort`
   stop_ = true;
   queue_.wake();
 }
@@ -70,7 +73,7 @@ void Engine::receive() {
   status_.beat();
   if (flush_.exchange(false)) scheduler_.flush_cache();
   for (auto& request : requests) {
-    Status status = stop_ ? Status(StatusCode::kUnavailable, "the server is shutting down")
+    Status status = refuse_ ? Status(StatusCode::kUnavailable, "the server is shutting down")
                           : scheduler_.admit(request);
     if (status.ok()) {
       open_.emplace(request->id, request);

@@ -66,6 +66,7 @@ class Engine {
   bool plan_waited_ = false;   // a plan was empty because results were missing, since the last launch
   bool was_idle_ = true;       // nothing to do at some time since the last launch
   bool inflight_ = false;
+  bool refuse_ = false;        // aborted or at its end: requests still in the queue are refused
   std::atomic<bool> stop_{false}, abort_{false}, flush_{false};
 };
 

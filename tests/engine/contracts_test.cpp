@@ -113,7 +113,7 @@ TEST_F(Contracts, every_request_ends_once_when_the_engine_stops) {
     for (int i = 0; i < kCount; ++i) {
       requests.push_back(engine.submit(greedy_request(random_prompt(i, 30), kTokens)));
     }
-    engine.wait(*requests[0], 5);
+    if (abort) engine.wait(*requests[0], 5);
     engine.stop(abort);
     EXPECT_EQ(engine.status().state, EngineState::kDead);
     int complete = 0;
