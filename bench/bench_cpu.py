@@ -24,7 +24,8 @@ MODEL_FILE = ROOT / "models/demo/SmolLM2-135M-Instruct.Q4_1.gguf"
 DECODE_CONTEXTS = (128, 1024)
 PREFILL_LENGTHS = (512, 2048)
 DECODE_TOKENS = 128
-STREAMS, STREAM_PROMPT, STREAM_TOKENS = 8, 128, 64
+STREAMS, STREAM_PROMPT, STREAM_TOKENS = 8, 128, 128
+QUICK_TOKENS, QUICK_STREAM_TOKENS = 16, 64
 LONG_PROMPT = 7500   # the model's context is 8192
 
 _random = random.Random(20261130)
@@ -87,18 +88,20 @@ def start_to_first_token(binary: str, threads: int) -> float:
         server.stop()
 
 
-def compare(ours: Tailrace, peer: LlamaPeer, rounds: int) -> dict[str, float]:
+def compare(ours: Tailrace, peer: LlamaPeer, rounds: int, quick: bool) -> dict[str, float]:
     """Runs both in turn, the first one changing from round to round; returns ours / llama.cpp of the medians."""
-    measures = [(f"decode at {n}", lambda side, n=n: side.decode_rate([prompt(n)], DECODE_TOKENS))
+    decode_tokens, stream_tokens = (QUICK_TOKENS, QUICK_STREAM_TOKENS) if quick else (DECODE_TOKENS, STREAM_TOKENS)
+    measures = [(f"decode at {n}", lambda side, n=n: side.decode_rate([prompt(n)], decode_tokens))
                 for n in DECODE_CONTEXTS]
     measures += [(f"prefill {n}", lambda side, n=n: side.prefill_rate(prompt(n))) for n in PREFILL_LENGTHS]
     measures += [(f"{STREAMS} streams",
-                  lambda side: side.decode_rate([prompt(STREAM_PROMPT) for _ in range(STREAMS)], STREAM_TOKENS))]
+                  lambda side: side.decode_rate([prompt(STREAM_PROMPT) for _ in range(STREAMS)], stream_tokens))]
     for side in (ours, peer):  # warm both: page cache, thread pools, first-use work
         side.prefill_rate(prompt(512))
         side.decode_rate([prompt(16)], 16)
     results: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name, _ in measures}
     for turn in range(rounds):
+        print(f"round {turn + 1} of {rounds}", file=sys.stderr)
         for name, measure in measures:
             for index in ((0, 1) if turn % 2 else (1, 0)):
                 results[name][index].append(measure((ours, peer)[index]))
@@ -133,20 +136,23 @@ def report_memory(ours: Tailrace) -> None:
 
 
 def main() -> int:
+    sys.stdout.reconfigure(line_buffering=True)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--binary", default=str(ROOT / "build/tailrace"))
-    parser.add_argument("--quick", action="store_true", help="one round and one start: a trial of the benchmark itself")
+    parser.add_argument("--quick", action="store_true", help="one short round: a trial of the benchmark itself, not a measurement")
     options = parser.parse_args()
     if options.quick:
         options.rounds = 1
+    elif options.rounds < 5:
+        parser.error("medians need at least 5 rounds (--quick for a trial)")
 
     starts = [start_to_first_token(options.binary, options.threads) for _ in range(1 if options.quick else 3)]
     print(f"start to first token, warm: {statistics.median(starts):.2f} s")
     ours, peer = Tailrace(options.binary, options.threads), LlamaPeer(str(MODEL_FILE), options.threads)
     try:
-        ratios = compare(ours, peer, options.rounds)
+        ratios = compare(ours, peer, options.rounds, options.quick)
         report_gap(ours)
         report_memory(ours)
     finally:

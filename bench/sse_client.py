@@ -97,6 +97,8 @@ def joint_rate(streams: list[Stream]) -> float:
     """Tokens per second of all streams together, over the time in which every one of them was decoding."""
     begin = max(stream.times[0] for stream in streams)
     end = min(stream.times[-1] for stream in streams)
+    if end <= begin:
+        raise RuntimeError("the streams never ran together: ask for more tokens")
     per_event = sum(s.num_tokens for s in streams) / sum(len(s.times) for s in streams)
     count = sum(1 for stream in streams for at in stream.times if begin < at <= end)
     return count * per_event / (end - begin)
