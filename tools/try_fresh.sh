@@ -24,19 +24,16 @@ done
 mkdir -p "$folder/usr/local/share/ca-certificates"
 cp /usr/local/share/ca-certificates/*.crt "$folder/usr/local/share/ca-certificates/" 2>/dev/null || true
 
-in_fresh() { chroot "$folder" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb "$@"; }
-mounted=()
-cleanup() { local path; for path in "${mounted[@]}"; do umount -l "$path" || true; done; }
-trap cleanup EXIT
-for name in proc dev; do
-  mount --rbind "/$name" "$folder/$name"
-  mount --make-rslave "$folder/$name"
-  mounted+=("$folder/$name")
-done
+# Mounts live in a namespace of their own and the host's /dev is never among them (debootstrap made the few nodes that
+# are needed): removing the folder, even in the middle of a run, cannot reach the host.
+in_fresh() {
+  unshare --mount --propagation private bash -c 'mount -t proc proc "$1/proc" && exec chroot "$@"' in_fresh "$folder" \
+    /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb "$@"
+}
 
 # The two commands of the README start here: git and make, then the clone.
 in_fresh sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
   git make ca-certificates >/dev/null && update-ca-certificates >/dev/null'
 rm -rf "$folder/root/tailrace"
 git clone -q --no-hardlinks . "$folder/root/tailrace"
-in_fresh bash -c "cd /root/tailrace && time make $target </dev/null | cat"
+in_fresh bash -c "set -o pipefail; cd /root/tailrace && time make $target </dev/null | cat"
