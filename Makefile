@@ -29,6 +29,7 @@ check: ## everything that needs no GPU: tests, sanitizers, fuzzers, client tests
 	@$(CMAKE_CONFIGURE) -B build-asan -DTAILRACE_SANITIZE=address && $(NINJA) -C build-asan sanitized_tests
 	@$(CMAKE_CONFIGURE) -B build-tsan -DTAILRACE_SANITIZE=thread && $(NINJA) -C build-tsan sanitized_tests
 	@$(MAKE) --no-print-directory fuzzers
+	@tools/setup.sh cuda && $(MAKE) --no-print-directory gpu-programs
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 .PHONY: fuzzers
@@ -48,5 +49,29 @@ bench-cpu: build ## speed beside llama.cpp on the demo model, in one run
 	@tools/setup.sh bench
 	@.venv-bench/bin/python bench/bench_cpu.py
 
+# CUDA kernels: nvcc and g++ alone, so that a GPU machine needs nothing else. Hopper first.
+NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) nvcc)
+NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a
+GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend
+
+.PHONY: gpu-programs gpu-check gpu-bench
+gpu-programs: $(GPU_PROGRAMS)
+
+build-gpu/bench_decode: build-gpu/attention_decode.o build-gpu/bench_decode.o
+build-gpu/bench_extend: build-gpu/attention_extend_hopper.o build-gpu/bench_extend.o
+$(GPU_PROGRAMS):
+	@$(NVCC) $(NVCC_FLAGS) -cudart static $^ -o $@
+build-gpu/%.o: src/kernels/cuda/%.cu
+	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+build-gpu/%.o: bench/cuda/%.cu
+	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+-include $(wildcard build-gpu/*.d)
+
+gpu-check: gpu-programs ## on a machine with an NVIDIA GPU: each CUDA kernel against float64
+	@build-gpu/bench_decode check && build-gpu/bench_extend check
+
+gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
+	@build-gpu/bench_decode bench && build-gpu/bench_extend bench
+
 clean: ## remove what was built; models and virtual environments stay
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-gpu

@@ -1,0 +1,128 @@
+// One attention problem in a paged pool on the device, with the float64 answer for any of its query rows.
+#pragma once
+
+#include <string>
+
+#include "batch/batch.h"
+#include "kernels/cuda/gpu_workbench.h"
+#include "kernels/cuda/kv_layout.h"
+
+namespace tailrace::cuda::workbench {
+
+struct AttentionCase {
+  const char* name;
+  int q_heads, kv_heads, dim, window;
+  bool sinks;
+  std::vector<int> lens;              // kv_len of each row
+  double peer_us = 0, goal_us = 0;    // the best paged engine and the goal of TARGETS, or 0
+  std::vector<int> q_lens = {};       // empty: 1 each (decode)
+
+  int rows() const { return static_cast<int>(lens.size()); }
+  int q_len(int row) const { return q_lens.empty() ? 1 : q_lens[row]; }
+  int tokens() const {
+    int n = 0;
+    for (int r = 0; r < rows(); ++r) n += q_len(r);
+    return n;
+  }
+  int group() const { return q_heads / kv_heads; }
+};
+
+inline int blocks_of(int len) { return (len + kBlockTokens - 1) / kBlockTokens; }
+
+// Shuffled blocks and slots; `layers` pools side by side so that replays find a cold cache.
+struct AttentionProblem {
+  const AttentionCase& c;
+  int layers, rows, stride;
+  int64_t num_blocks, layer_values;
+  Buffer<__nv_bfloat16> q, out, pool;
+  Buffer<int32_t> table;
+  Buffer<BatchRow> batch;
+  Buffer<float> sinks;
+
+  static int64_t total_blocks(const AttentionCase& c) {
+    int64_t n = 1;
+    for (int len : c.lens) n += blocks_of(len);
+    return n;
+  }
+
+  AttentionProblem(const AttentionCase& c, int layers, uint64_t seed)
+      : c(c), layers(layers), rows(c.rows()),
+        stride(blocks_of(*std::max_element(c.lens.begin(), c.lens.end())) + 1), num_blocks(total_blocks(c)),
+        layer_values(num_blocks * c.kv_heads * kv_tile_values(padded_dim(c.dim))),
+        q(size_t{1} * c.tokens() * c.q_heads * c.dim), out(q.count), pool(layers * layer_values),
+        table(size_t{1} * rows * stride), batch(rows), sinks(c.q_heads) {
+    fill_normal(q.device, q.count, seed);
+    fill_normal(pool.device, pool.count, seed + 1);
+    std::mt19937_64 random(seed);
+    std::vector<int32_t> ids(num_blocks - 1);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i + 1);
+    std::shuffle(ids.begin(), ids.end(), random);
+    size_t next = 0;
+    int q_start = 0;
+    for (int r = 0; r < rows; ++r) {
+      const int slot = rows - 1 - r;
+      for (int b = 0; b < blocks_of(c.lens[r]); ++b) table.host[size_t{1} * slot * stride + b] = ids[next++];
+      batch.host[r] = {slot, q_start, c.q_len(r), c.lens[r], 1};
+      q_start += c.q_len(r);
+    }
+    for (float& s : sinks.host) s = std::normal_distribution<float>(0, 2)(random);
+    table.upload(), batch.upload(), sinks.upload();
+  }
+
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(c.dim)); }
+
+  // Relative error of head h of row r's token t against float64, from layer 0; the buffers must have been downloaded.
+  double error_of(int r, int t, int h, float softcap) const {
+    const int position = c.lens[r] - c.q_len(r) + t, slot = batch.host[r].slot;
+    const size_t at = (size_t{1} * (batch.host[r].q_start + t) * c.q_heads + h) * c.dim;
+    const int low = c.window > 0 ? std::max(0, position + 1 - c.window) : 0;
+    std::vector<double> scores(position + 1), o(c.dim, 0.0);
+    double top = c.sinks ? sinks.host[h] : -INFINITY;
+    auto tile = [&](int key) {
+      const int64_t block = table.host[size_t{1} * slot * stride + key / kBlockTokens];
+      return pool.host.data() + kv_tile_offset(num_blocks, c.kv_heads, padded_dim(c.dim), 0, block, h / c.group());
+    };
+    for (int key = low; key <= position; ++key) {
+      double s = 0;
+      for (int d = 0; d < c.dim; ++d) {
+        s += double(__bfloat162float(q.host[at + d])) * __bfloat162float(tile(key)[swizzled(key % kBlockTokens, d)]);
+      }
+      s *= 1.0 / std::sqrt(double(c.dim));
+      if (softcap > 0) s = softcap * std::tanh(s / softcap);
+      scores[key] = s, top = std::max(top, s);
+    }
+    double sum = c.sinks ? std::exp(sinks.host[h] - top) : 0;
+    for (int key = low; key <= position; ++key) {
+      const double w = std::exp(scores[key] - top);
+      sum += w;
+      const __nv_bfloat16* v = tile(key) + kBlockTokens * padded_dim(c.dim);
+      for (int d = 0; d < c.dim; ++d) o[d] += w * __bfloat162float(v[swizzled(key % kBlockTokens, d)]);
+    }
+    double error = 0, norm = 0;
+    for (int d = 0; d < c.dim; ++d) {
+      const double got = __bfloat162float(out.host[at + d]), want = o[d] / sum;
+      error += (got - want) * (got - want), norm += want * want;
+    }
+    const double relative = std::sqrt(error / std::max(norm, 1e-30));
+    return std::isnan(relative) ? INFINITY : relative;
+  }
+
+  // The worst of `samples` random (row, token, head) and of every row's first and last token.
+  double worst_error(float softcap, int samples, uint64_t seed) {
+    q.download(), out.download(), pool.download();
+    double worst = 0;
+    std::mt19937_64 random(seed);
+    for (int r = 0; r < rows; ++r) {
+      for (int h = 0; h < c.q_heads; ++h) {
+        worst = std::max({worst, error_of(r, 0, h, softcap), error_of(r, c.q_len(r) - 1, h, softcap)});
+      }
+    }
+    for (int i = 0; i < samples; ++i) {
+      const int r = static_cast<int>(random() % rows);
+      worst = std::max(worst, error_of(r, static_cast<int>(random() % c.q_len(r)), static_cast<int>(random() % c.q_heads), softcap));
+    }
+    return worst;
+  }
+};
+
+}  // namespace tailrace::cuda::workbench

@@ -1,0 +1,671 @@
+// Decode attention: o = softmax(scale q K^T) V for one query token per row, over KV tiles of 64 tokens.
+//
+// Mapping. Each (row, KV head) unit is cut into chunks of equal length (plan_kernel); CTAs take them by ticket, so that the grid
+// ends together although some SMs read faster. The producer warp asks for a chunk's queries and issues bulk copies of K and V
+// into a ring, running ahead over chunk borders; consumer warps take 16 of a tile's 64 keys each and all query heads of
+// the group at once (m16n8k16), with their own running maximum, denominator and output. At head_dim 512 eight consumer
+// warps: two share 16 keys, each with half of the output dims.
+// Merge. A unit of one chunk is written at once. Others leave partials (o, m, l); when a unit's chunks have all been written
+// (flags, one epoch per launch; the grid is resident, so waiting is safe), CTAs merge equal slices of the outputs.
+// Sinks join the denominator there, or in the direct write: once, unscaled, in log2 units.
+// Bound: bytes of KV / HBM bandwidth; per 16 KiB tile at head_dim 64 about 820 cycles an SM against ~300 of one warp's work.
+#include "kernels/cuda/attention_decode.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/ptx.h"
+
+namespace tailrace::cuda {
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr int kKeysPerWarp = 16;
+constexpr int kQueue = 2;  // chunks that the producer may be ahead
+
+template <int D, int ROWS>
+struct Config {
+  static constexpr int kDimSplit = D > 256 ? 2 : 1;          // warps that share keys
+  static constexpr int kWarps = 4 * kDimSplit;               // consumers
+  static constexpr int kConsumers = kWarps * 32;
+  static constexpr int kThreads = kConsumers + (D > 256 ? 128 : 32);  // a whole warp group where registers are moved
+  static constexpr int kOutDims = D / kDimSplit;             // output dims of a warp
+  static constexpr int kPartDims = D > 256 ? 256 : D;        // a ring stage: K or V of a tile, at most 256 dims of it
+  static constexpr int kParts = D / kPartDims;               // stages for K, and as many for V
+  static constexpr int kStageBytes = kBlockTokens * kPartDims * 2;
+  static constexpr int kMinCtas = D == 64 || (D == 128 && ROWS == 8) ? 2 : 1;
+  static constexpr int kStages = D == 64 ? 10 : D == 128 ? (ROWS == 8 ? 6 : 11) : D == 256 && ROWS == 8 ? 6 : 5;
+  static constexpr int kJoinSlots = D == 64 ? 4 : 2;         // key-warps whose outputs lie in shared memory at once
+  static constexpr int kJoinFloats = kJoinSlots * ROWS * D;
+  static constexpr int kQueryBytes = ROWS * D * 2;           // twice: this segment's and the next one's
+  static constexpr int kSharedBytes = kStages * kStageBytes + kJoinFloats * 4 + 2 * kQueryBytes +
+                                      2 * 2 * 4 * 16 * 4 + kQueue * sizeof(DecodeChunk) + 2 * (kStages + kQueue) * 8;
+};
+
+// A CTA's shared memory.
+template <int D, int ROWS>
+struct Shared {
+  using C = Config<D, ROWS>;
+  char* stages;
+  float* join;                 // [kJoinSlots][ROWS][D]
+  char* query;                 // [2][kQueryBytes]
+  float* row_state;            // [2][maxima, sums][4][16], by turns
+  DecodeChunk* queue;          // [kQueue], num_blocks 0: no more
+  uint64_t *full, *empty;      // [kStages]
+  uint64_t *queue_full, *queue_empty;
+  __device__ explicit Shared(char* base) {
+    stages = base;
+    join = reinterpret_cast<float*>(stages + C::kStages * C::kStageBytes);
+    query = reinterpret_cast<char*>(join + C::kJoinFloats);
+    row_state = reinterpret_cast<float*>(query + 2 * C::kQueryBytes);
+    queue = reinterpret_cast<DecodeChunk*>(row_state + 2 * 2 * 4 * 16);
+    full = reinterpret_cast<uint64_t*>(queue + kQueue);
+    empty = full + C::kStages;
+    queue_full = empty + C::kStages;
+    queue_empty = queue_full + kQueue;
+  }
+};
+
+__device__ __forceinline__ int first_visible(int kv_len, int window) {
+  return window > 0 && kv_len > window ? kv_len - window : 0;
+}
+__device__ __forceinline__ int visible_blocks(int kv_len, int window) {
+  return (kv_len + kBlockTokens - 1) / kBlockTokens - first_visible(kv_len, window) / kBlockTokens;
+}
+
+__device__ __forceinline__ const unsigned char* plan_at(const DecodePlan* plan, size_t offset) {
+  return reinterpret_cast<const unsigned char*>(plan) + offset;
+}
+__device__ __forceinline__ const DecodeChunk* plan_chunks(const DecodePlan* plan) {
+  return reinterpret_cast<const DecodeChunk*>(plan_at(plan, kChunksAt));
+}
+
+// Asks for the queries of a chunk's group (swizzled as the pool is, padding zero); a warp's work.
+template <int D, int ROWS>
+__device__ void request_query(const DecodeParams& p, const DecodeChunk& c, char* query, int lane) {
+  const int group = p.q_heads / p.kv_heads;
+  const __nv_bfloat16* q = p.q + (int64_t{c.row} * p.q_heads + c.head * group) * p.head_dim;
+  for (int i = lane; i < ROWS * D / 8; i += 32) {
+    const int row = i / (D / 8), d = i % (D / 8) * 8;
+    const bool real = row < group && d < p.head_dim;
+    ptx::copy_16(query + (d >> 6) * (ROWS * 64 * 2) + swizzled(row, d & 63) * 2,
+                 real ? q + int64_t{row} * p.head_dim + d : q, real);
+  }
+}
+
+template <int D, int ROWS>
+__device__ void produce(const DecodeParams& p, const Shared<D, ROWS>& shared, int lane) {
+  using C = Config<D, ROWS>;
+  const int num_chunks = p.plan->num_chunks;
+  auto* ticket = reinterpret_cast<unsigned*>(const_cast<unsigned char*>(plan_at(p.plan, kTicketsAt))) + p.launch_index;
+  // Lane 0 takes the ticket of the chunk after next and loads the next chunk while it issues this one.
+  auto draw = [&] { return num_chunks > gridDim.x ? static_cast<int>(gridDim.x + atomicAdd(ticket, 1u)) : num_chunks; };
+  auto load = [&](int index) {
+    DecodeChunk c;
+    c.num_blocks = 0;
+    if (index < num_chunks) c = plan_chunks(p.plan)[index];
+    return c;
+  };
+  int stage = 0, place = 0;
+  uint32_t phase = 1, queue_phase = 1;  // ring and queue start empty
+  DecodeChunk next;
+  int after = num_chunks;
+  if (lane == 0) {
+    next = load(blockIdx.x);
+    after = blockIdx.x < num_chunks ? draw() : num_chunks;
+  }
+  for (;;) {
+    ptx::mbarrier_wait(shared.queue_empty + place, queue_phase);
+    const DecodeChunk* c = shared.queue + place;
+    if (lane == 0) shared.queue[place] = next;
+    __syncwarp();
+    const int num_blocks = c->num_blocks;
+    if (num_blocks > 0) request_query<D, ROWS>(p, *c, shared.query + place * C::kQueryBytes, lane);
+    ptx::copies_arrive(shared.queue_full + place);
+    if (lane == 0) ptx::mbarrier_arrive(shared.queue_full + place);
+    if (num_blocks == 0) return;
+    if (lane == 0) {
+      next = load(after);
+      if (after < num_chunks) after = draw();
+      const int32_t* table = p.block_table + c->slot * p.table_stride + c->first_block;
+      const char* head = reinterpret_cast<const char*>(p.pool + c->head * kv_tile_values(D));
+      const int64_t block_bytes = p.kv_heads * kv_tile_values(D) * 2;
+      int32_t ahead = num_blocks > kChunkIds ? table[kChunkIds] : 0;  // ids are asked for one tile early
+      for (int b = 0; b < num_blocks; ++b) {
+        int64_t block = ahead;
+        if (b < kChunkIds) {
+          block = c->ids[b];
+        } else if (b + 1 < num_blocks) {
+          ahead = table[b + 1];
+        }
+#pragma unroll 1
+        for (int part = 0; part < 2 * C::kParts; ++part) {
+          ptx::mbarrier_wait(shared.empty + stage, phase);
+          ptx::mbarrier_expect(shared.full + stage, C::kStageBytes);
+          ptx::bulk_copy(shared.stages + stage * C::kStageBytes, head + block * block_bytes + part * C::kStageBytes,
+                         C::kStageBytes, shared.full + stage);
+          if (++stage == C::kStages) stage = 0, phase ^= 1;
+        }
+      }
+    }
+    __syncwarp();
+    if (++place == kQueue) place = 0, queue_phase ^= 1;
+  }
+}
+
+// A warp's running softmax over its keys: rows (query heads) lane / 4 and lane / 4 + 8.
+template <int OUT_DIMS>
+struct State {
+  float out[OUT_DIMS / 8][4];
+  float maximum[2], denominator[2];
+
+  __device__ void reset() {
+#pragma unroll
+    for (auto& o : out) o[0] = o[1] = o[2] = o[3] = 0;
+    maximum[0] = maximum[1] = -INFINITY;
+    denominator[0] = denominator[1] = 0;
+  }
+};
+
+__device__ __forceinline__ float quad_max(float v) {
+  v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
+  return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
+}
+__device__ __forceinline__ float quad_sum(float v) {
+  v += __shfl_xor_sync(~0u, v, 1);
+  return v + __shfl_xor_sync(~0u, v, 2);
+}
+
+// Adds to scores [16 heads, 16 keys] what DIMS dims contribute. ldmatrix x4: keys 0-7 and 8-15 by dims 0-7 and 8-15 of a k-step.
+// a: the queries' fragments of these dims if they are kept in registers (KEPT), else loaded here.
+template <int DIMS, int ROWS, bool KEPT>
+__device__ __forceinline__ void add_scores(float (&s)[2][4], uint32_t k_base, uint32_t q_base, const uint32_t (*kept)[4],
+                                           int key0, int lane) {
+  const int key = key0 + (lane & 7) + ((lane >> 4) << 3);
+  const int dim_half = ((lane >> 3) & 1) * 8;
+  const int q_row = lane & (ROWS - 1), q_half = (lane >> 4) * 8;  // with 8 rows the upper half repeats the lower, unused
+#pragma unroll
+  for (int d = 0; d < DIMS; d += 16) {
+    uint32_t a[4], b[4];
+    if constexpr (KEPT) {
+      a[0] = kept[d / 16][0], a[1] = kept[d / 16][1], a[2] = kept[d / 16][2], a[3] = kept[d / 16][3];
+    } else {
+      ptx::ldmatrix_x4(a, q_base + swizzled(q_row, (d + q_half) & 63) * 2 + (d >> 6) * (ROWS * 64 * 2));
+    }
+    ptx::ldmatrix_x4(b, k_base + swizzled(key, d + dim_half) * 2);
+    ptx::mma_bf16(s[0], a, b[0], b[1]);
+    ptx::mma_bf16(s[1], a, b[2], b[3]);
+  }
+}
+
+// Scales to log2 units, caps, and masks keys outside [first_key, kv_len) where the warp's 16 keys are not all inside.
+__device__ __forceinline__ void finish_scores(float (&s)[2][4], const DecodeParams& p, int key_at, int first_key,
+                                              int kv_len, int lane) {
+  const float scale = p.softcap > 0 ? p.scale : p.scale * kLog2e;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) s[i / 4][i % 4] *= scale;
+  if (p.softcap > 0) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = p.softcap * tanhf(s[i / 4][i % 4] / p.softcap) * kLog2e;
+  }
+  if (key_at >= first_key && key_at + kKeysPerWarp <= kv_len) return;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int key = key_at + i / 4 * 8 + (lane & 3) * 2 + (i & 1);
+    if (key < first_key || key >= kv_len) s[i / 4][i % 4] = -INFINITY;
+  }
+}
+
+// Takes the keys' maximum into the state and turns scores into the probabilities' A fragment.
+template <int OUT_DIMS>
+__device__ __forceinline__ void soften(State<OUT_DIMS>& state, float (&s)[2][4], uint32_t (&prob)[4]) {
+  bool rescale = false;
+  float factor[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float top = quad_max(fmaxf(fmaxf(s[0][2 * h], s[0][2 * h + 1]), fmaxf(s[1][2 * h], s[1][2 * h + 1])));
+    const float maximum = fmaxf(state.maximum[h], top);
+    // Two partials of -inf have weight 0, never exp(-inf - -inf).
+    factor[h] = state.maximum[h] == -INFINITY ? 0.0f : ptx::exp2(state.maximum[h] - maximum);
+    rescale |= maximum != state.maximum[h];
+    const float base = maximum == -INFINITY ? 0.0f : maximum;
+    const float p0 = ptx::exp2(s[0][2 * h] - base), p1 = ptx::exp2(s[0][2 * h + 1] - base);
+    const float p2 = ptx::exp2(s[1][2 * h] - base), p3 = ptx::exp2(s[1][2 * h + 1] - base);
+    state.denominator[h] = state.denominator[h] * factor[h] + (p0 + p1) + (p2 + p3);  // summed over the quad at the end
+    state.maximum[h] = maximum;
+    prob[h] = ptx::pack_bf16(p0, p1);
+    prob[2 + h] = ptx::pack_bf16(p2, p3);
+  }
+  if (__any_sync(~0u, rescale)) {
+#pragma unroll
+    for (auto& o : state.out) {
+      o[0] *= factor[0], o[1] *= factor[0];
+      o[2] *= factor[1], o[3] *= factor[1];
+    }
+  }
+}
+
+template <int OUT_DIMS>
+__device__ __forceinline__ void accumulate(State<OUT_DIMS>& state, const uint32_t (&prob)[4], uint32_t v_base, int key0, int lane) {
+  const int key = key0 + (lane & 15);
+  const int half = (lane >> 4) * 8;
+#pragma unroll
+  for (int d = 0; d < OUT_DIMS; d += 16) {
+    uint32_t b[4];
+    ptx::ldmatrix_x4_trans(b, v_base + swizzled(key, d + half) * 2);
+    ptx::mma_bf16(state.out[d / 8], prob, b[0], b[1]);
+    ptx::mma_bf16(state.out[d / 8 + 1], prob, b[2], b[3]);
+  }
+}
+
+// Joins the key-warps' states: returns with kJoinSlots (scaled) outputs in shared.join and, in every thread, the maximum and
+// denominator of its rows. The caller sums the slots.
+template <int D, int ROWS>
+__device__ void join_warps(State<Config<D, ROWS>::kOutDims>& state, const Shared<D, ROWS>& shared, int turn, int warp, int lane) {
+  using C = Config<D, ROWS>;
+  const int keys = warp / C::kDimSplit, half = warp % C::kDimSplit;
+  float* maxima = shared.row_state + turn * 128;  // [4][16]
+  float* sums = maxima + 64;                      // [4][16]
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    state.denominator[h] = quad_sum(state.denominator[h]);
+    if ((lane & 3) == 0 && half == 0) {
+      maxima[keys * 16 + h * 8 + lane / 4] = state.maximum[h];
+      sums[keys * 16 + h * 8 + lane / 4] = state.denominator[h];
+    }
+  }
+  ptx::named_barrier(1, C::kConsumers);
+#pragma unroll
+  for (int h = 0; h < ROWS / 8; ++h) {
+    const int row = h * 8 + lane / 4;
+    float maximum = -INFINITY;
+    for (int w = 0; w < 4; ++w) maximum = fmaxf(maximum, maxima[w * 16 + row]);
+    const float factor = state.maximum[h] == -INFINITY ? 0.0f : ptx::exp2(state.maximum[h] - maximum);
+#pragma unroll
+    for (auto& o : state.out) o[2 * h] *= factor, o[2 * h + 1] *= factor;
+  }
+  auto slot = [&](int n, int h) {
+    return reinterpret_cast<float2*>(shared.join + ((keys % C::kJoinSlots) * ROWS + h * 8 + lane / 4) * D + half * C::kOutDims +
+                                     n * 8 + (lane & 3) * 2);
+  };
+  if (keys >= 4 - C::kJoinSlots) {
+#pragma unroll
+    for (int n = 0; n < C::kOutDims / 8; ++n) {
+#pragma unroll
+      for (int h = 0; h < ROWS / 8; ++h) *slot(n, h) = make_float2(state.out[n][2 * h], state.out[n][2 * h + 1]);
+    }
+  }
+  ptx::named_barrier(1, C::kConsumers);
+  if (C::kJoinSlots == 4) return;
+  if (keys < 2) {
+#pragma unroll
+    for (int n = 0; n < C::kOutDims / 8; ++n) {
+#pragma unroll
+      for (int h = 0; h < ROWS / 8; ++h) {
+        float2* v = slot(n, h);
+        *v = make_float2(v->x + state.out[n][2 * h], v->y + state.out[n][2 * h + 1]);
+      }
+    }
+  }
+  ptx::named_barrier(1, C::kConsumers);
+}
+
+// The denominator with the head's sink, for a known maximum (which then includes the sink too).
+__device__ __forceinline__ float with_sink(float denominator, float* maximum, const float* sinks, int head) {
+  if (!sinks) return denominator;
+  const float sink = sinks[head] * kLog2e;
+  const float top = fmaxf(*maximum, sink);
+  denominator = (*maximum == -INFINITY ? 0.0f : denominator * ptx::exp2(*maximum - top)) + ptx::exp2(sink - top);
+  *maximum = top;
+  return denominator;
+}
+
+// Normalises four dims of a head, sink included, and writes them.
+__device__ __forceinline__ void write_out(const DecodeParams& p, int row, int kv_head, int g, int d, float4 o, float maximum,
+                                          float denominator) {
+  const int head = kv_head * (p.q_heads / p.kv_heads) + g;
+  float top = maximum;
+  denominator = with_sink(denominator, &top, p.sinks, head);
+  const float inverse = (maximum == -INFINITY ? 0.0f : ptx::exp2(maximum - top)) / denominator;
+  __nv_bfloat16* out = p.out + (int64_t{row} * p.q_heads + head) * p.head_dim + d;
+  *reinterpret_cast<uint2*>(out) = make_uint2(ptx::pack_bf16(o.x * inverse, o.y * inverse), ptx::pack_bf16(o.z * inverse, o.w * inverse));
+}
+
+// Sums the join slots and writes a unit that is one chunk, or the chunk's partial.
+template <int D, int ROWS>
+__device__ void write_chunk(const DecodeParams& p, const DecodeChunk& c, int partial, const Shared<D, ROWS>& shared, int turn,
+                            int thread) {
+  using C = Config<D, ROWS>;
+  const int group = p.q_heads / p.kv_heads;
+  const float* maxima = shared.row_state + turn * 128;
+  const float* sums = maxima + 64;
+  for (int i = thread; i < group * (D / 4); i += C::kConsumers) {
+    const int g = i / (D / 4), d = i % (D / 4) * 4;
+    float maximum = -INFINITY, denominator = 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) maximum = fmaxf(maximum, maxima[w * 16 + g]);
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const float m = maxima[w * 16 + g];
+      denominator += m == -INFINITY ? 0.0f : sums[w * 16 + g] * ptx::exp2(m - maximum);
+    }
+    float4 o = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < C::kJoinSlots; ++w) {
+      const float4 v = *reinterpret_cast<const float4*>(shared.join + (w * ROWS + g) * D + d);
+      o.x += v.x, o.y += v.y, o.z += v.z, o.w += v.w;
+    }
+    if (c.unit_chunks > 1) {
+      *reinterpret_cast<float4*>(p.partial_out + (int64_t{partial} * 16 + g) * D + d) = o;
+      if (d == 0) p.partial_ml[partial * 16 + g] = make_float2(maximum, denominator);
+    } else if (d < p.head_dim) {
+      write_out(p, c.row, c.head, g, d, o, maximum, denominator);
+    }
+  }
+}
+
+// Slice `slice` of `slices` of a unit's outputs, from its partials [first, first + n).
+template <int D, int ROWS>
+__device__ void merge_slice(const DecodeParams& p, int row, int kv_head, int first, int n, int slice, int slices, int thread) {
+  constexpr int kThreads = Config<D, ROWS>::kConsumers;
+  const int quads = p.q_heads / p.kv_heads * (D / 4);
+  const int low = quads * slice / slices, high = quads * (slice + 1) / slices;
+  int lanes = 1;  // threads that share a quad's partials
+  while (lanes < n && lanes < 32 && (high - low) * lanes < kThreads) lanes *= 2;
+  const int lane = thread % lanes;
+  for (int base = low; base < high; base += kThreads / lanes) {
+    const int quad = base + thread / lanes;
+    const bool active = quad < high;
+    const int g = active ? quad / (D / 4) : 0, d = active ? quad % (D / 4) * 4 : 0;
+    float maximum = -INFINITY, denominator = 0;
+    float4 sum = make_float4(0, 0, 0, 0);
+    auto take = [&](float m, float l, float4 o) {
+      if (m == -INFINITY) return;
+      const float top = fmaxf(maximum, m);
+      const float before = maximum == -INFINITY ? 0.0f : ptx::exp2(maximum - top), weight = ptx::exp2(m - top);
+      denominator = denominator * before + l * weight;
+      sum.x = sum.x * before + o.x * weight, sum.y = sum.y * before + o.y * weight;
+      sum.z = sum.z * before + o.z * weight, sum.w = sum.w * before + o.w * weight;
+      maximum = top;
+    };
+    constexpr int kAhead = 8;  // partials whose loads are in flight together
+    for (int i = lane; i < n; i += kAhead * lanes) {
+      float2 ml[kAhead];
+      float4 o[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int64_t at = int64_t{first + min(i + k * lanes, n - 1)} * 16 + g;
+        ml[k] = p.partial_ml[at];
+        o[k] = *reinterpret_cast<const float4*>(p.partial_out + at * D + d);
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (i + k * lanes < n) take(ml[k].x, ml[k].y, o[k]);
+      }
+    }
+    for (int x = 1; x < lanes; x *= 2) {
+      const float m = __shfl_xor_sync(~0u, maximum, x), l = __shfl_xor_sync(~0u, denominator, x);
+      const float4 o = make_float4(__shfl_xor_sync(~0u, sum.x, x), __shfl_xor_sync(~0u, sum.y, x),
+                                   __shfl_xor_sync(~0u, sum.z, x), __shfl_xor_sync(~0u, sum.w, x));
+      take(m, l, o);
+    }
+    if (active && lane == 0 && d < p.head_dim) write_out(p, row, kv_head, g, d, sum, maximum, denominator);
+  }
+}
+
+// This CTA's share of the merging: tasks (unit, slice) dealt out in turn, about one a CTA.
+template <int D, int ROWS>
+__device__ void merge(const DecodeParams& p, unsigned long long epoch, int thread) {
+  const int num_rows = p.plan->num_rows;
+  const auto* row_first = reinterpret_cast<const int32_t*>(plan_at(p.plan, kRowFirstAt));
+  const int units = num_rows * p.kv_heads;
+  const int slices = max(1, min(static_cast<int>(gridDim.x) / units, p.q_heads / p.kv_heads * (D / 4) / 4));
+  for (int task = blockIdx.x; task < units * slices; task += gridDim.x) {
+    const int unit = task / slices, row = unit / p.kv_heads, head = unit % p.kv_heads;
+    const int n = (row_first[row + 1] - row_first[row]) / p.kv_heads;
+    if (n <= 1) continue;
+    const int first = row_first[row] + head * n;
+    for (int i = thread; i < n; i += Config<D, ROWS>::kConsumers) {
+      while (ptx::load_acquire(p.done + first + i) != epoch) {
+      }
+    }
+    ptx::named_barrier(1, Config<D, ROWS>::kConsumers);
+    merge_slice<D, ROWS>(p, row, head, first, n, task % slices, slices, thread);
+  }
+}
+
+template <int D, int ROWS>
+__device__ void consume(const DecodeParams& p, const Shared<D, ROWS>& shared, unsigned long long epoch) {
+  using C = Config<D, ROWS>;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const int key0 = warp / C::kDimSplit * kKeysPerWarp;
+  constexpr bool kKept = D <= 128;
+  int stage = 0, place = 0;
+  uint32_t phase = 0, queue_phase = 0;
+  auto advance = [&] {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(shared.empty + stage);
+    if (++stage == C::kStages) stage = 0, phase ^= 1;
+  };
+  for (;;) {
+    ptx::mbarrier_wait(shared.queue_full + place, queue_phase);
+    const DecodeChunk c = shared.queue[place];
+    if (c.num_blocks == 0) break;
+    const uint32_t q_base = ptx::smem_address(shared.query + place * C::kQueryBytes);
+    uint32_t kept[kKept ? D / 16 : 1][4];
+    if constexpr (kKept) {
+#pragma unroll
+      for (int d = 0; d < D; d += 16) {
+        ptx::ldmatrix_x4(kept[d / 16], q_base + swizzled(lane & (ROWS - 1), (d + (lane >> 4) * 8) & 63) * 2 + (d >> 6) * (ROWS * 64 * 2));
+      }
+    }
+    State<C::kOutDims> state;
+    state.reset();
+    const int first_key = first_visible(c.kv_len, p.window);
+    int key_at = c.first_block * kBlockTokens + key0;
+    for (int b = 0; b < c.num_blocks; ++b, key_at += kBlockTokens) {
+      float scores[2][4] = {};
+#pragma unroll
+      for (int part = 0; part < C::kParts; ++part) {
+        ptx::mbarrier_wait(shared.full + stage, phase);
+        add_scores<C::kPartDims, ROWS, kKept>(scores, ptx::smem_address(shared.stages + stage * C::kStageBytes),
+                                              q_base + part * (C::kPartDims / 64) * (ROWS * 64 * 2), kept, key0, lane);
+        advance();
+      }
+      finish_scores(scores, p, key_at, first_key, c.kv_len, lane);
+      uint32_t prob[4];
+      soften(state, scores, prob);
+#pragma unroll
+      for (int part = 0; part < C::kParts; ++part) {
+        ptx::mbarrier_wait(shared.full + stage, phase);
+        if (part == warp % C::kDimSplit) {
+          accumulate(state, prob, ptx::smem_address(shared.stages + stage * C::kStageBytes), key0, lane);
+        }
+        advance();
+      }
+    }
+    join_warps<D, ROWS>(state, shared, place, warp, lane);
+    const int index = c.unit_first + c.chunk;
+    write_chunk<D, ROWS>(p, c, index, shared, place, thread);
+    if (c.unit_chunks > 1) {
+      ptx::named_barrier(1, C::kConsumers);
+      if (thread == 0) {
+        __threadfence();
+        ptx::store_release(p.done + index, epoch);
+      }
+    }
+    if (lane == 0) ptx::mbarrier_arrive(shared.queue_empty + place);
+    if (++place == kQueue) place = 0, queue_phase ^= 1;
+  }
+  merge<D, ROWS>(p, epoch, thread);
+}
+
+template <int D, int ROWS>
+__global__ void __launch_bounds__(Config<D, ROWS>::kThreads, Config<D, ROWS>::kMinCtas)
+decode_kernel(const __grid_constant__ DecodeParams p) {
+  using C = Config<D, ROWS>;
+  extern __shared__ __align__(1024) char memory[];
+  const Shared<D, ROWS> shared(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < C::kStages; ++i) {
+      ptx::mbarrier_init(shared.full + i, 1);
+      ptx::mbarrier_init(shared.empty + i, C::kWarps);
+    }
+    for (int i = 0; i < kQueue; ++i) {
+      ptx::mbarrier_init(shared.queue_full + i, 33);  // every lane's copies, and the chunk itself
+      ptx::mbarrier_init(shared.queue_empty + i, C::kWarps);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  ptx::wait_for_previous_kernel();
+  if (threadIdx.x / 32 >= C::kWarps) {
+    if constexpr (D > 256) ptx::registers_down<40>();
+    if (threadIdx.x / 32 == C::kWarps) produce<D, ROWS>(p, shared, threadIdx.x % 32);
+  } else {
+    if constexpr (D > 256) ptx::registers_up<232>();
+    consume<D, ROWS>(p, shared, *p.epoch * kMaxLaunches + p.launch_index + 1);
+  }
+}
+
+// Chunks of a unit of `blocks` blocks where `length` blocks is a CTA's fair share: the nearest whole number.
+__device__ __forceinline__ int chunks_of(int blocks, int64_t length) {
+  if (blocks <= kUnsplitBlocks) return 1;
+  const int n = static_cast<int>((blocks + length / 2) / length);
+  return n > 0 ? n : 1;
+}
+
+// One CTA: the step's tiles are summed, which gives the length of a chunk; a scan places the rows; the chunks are written out.
+__global__ void __launch_bounds__(1024) plan_kernel(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* table,
+                                                    int64_t stride, int kv_heads, int window, int ctas) {
+  __shared__ int32_t first[kMaxPlanRows + 1];
+  __shared__ int32_t sums[1024];
+  __shared__ unsigned long long tiles;
+  ptx::wait_for_previous_kernel();
+  if (threadIdx.x == 0) tiles = 0;
+  __syncthreads();
+  for (int r = threadIdx.x; r < num_rows; r += blockDim.x) {
+    atomicAdd(&tiles, static_cast<unsigned long long>(kv_heads) * visible_blocks(rows[r].kv_len, window));
+  }
+  __syncthreads();
+  const int64_t share = static_cast<int64_t>(tiles) < kPlentyTiles * int64_t{ctas} ? ctas : kChunksPerCta * int64_t{ctas};
+  const int64_t length = (static_cast<int64_t>(tiles) + share - 1) / share;
+
+  int base = 0;
+  for (int begin = 0; begin < num_rows; begin += blockDim.x) {
+    const int r = begin + threadIdx.x;
+    const int chunks = r < num_rows ? kv_heads * chunks_of(visible_blocks(rows[r].kv_len, window), length) : 0;
+    sums[threadIdx.x] = chunks;
+    __syncthreads();
+    for (int reach = 1; reach < blockDim.x; reach *= 2) {
+      const int add = threadIdx.x >= reach ? sums[threadIdx.x - reach] : 0;
+      __syncthreads();
+      sums[threadIdx.x] += add;
+      __syncthreads();
+    }
+    if (r < num_rows) first[r] = base + sums[threadIdx.x] - chunks;
+    base += sums[blockDim.x - 1];
+    __syncthreads();
+  }
+  auto* bytes = reinterpret_cast<unsigned char*>(plan);
+  auto* row_first = reinterpret_cast<int32_t*>(bytes + kRowFirstAt);
+  auto* tickets = reinterpret_cast<unsigned*>(bytes + kTicketsAt);
+  auto* chunks = reinterpret_cast<DecodeChunk*>(bytes + kChunksAt);
+  if (threadIdx.x == 0) {
+    first[num_rows] = base;
+    plan->num_chunks = base, plan->num_rows = num_rows;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kMaxLaunches; i += blockDim.x) tickets[i] = 0;
+  for (int r = threadIdx.x; r <= num_rows; r += blockDim.x) row_first[r] = first[r];
+  for (int i = threadIdx.x; i < base; i += blockDim.x) {
+    int low = 0, high = num_rows;  // first[low] <= i < first[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (first[middle] <= i ? low : high) = middle;
+    }
+    const BatchRow row = rows[low];
+    const int blocks = visible_blocks(row.kv_len, window), n = (first[low + 1] - first[low]) / kv_heads;
+    DecodeChunk c;
+    c.row = low, c.slot = row.slot, c.kv_len = row.kv_len;
+    c.head = (i - first[low]) / n;
+    c.chunk = (i - first[low]) % n;
+    c.unit_chunks = n, c.unit_first = i - c.chunk;
+    // Equal lengths within the unit, so that the last chunk is no crumb.
+    const int begin = blocks * c.chunk / n, end = blocks * (c.chunk + 1) / n;
+    c.first_block = first_visible(row.kv_len, window) / kBlockTokens + begin;
+    c.num_blocks = end - begin;
+    const int32_t* ids = table + row.slot * stride + c.first_block;
+    for (int k = 0; k < kChunkIds; ++k) c.ids[k] = k < c.num_blocks ? ids[k] : 0;
+    chunks[i] = c;
+  }
+}
+
+template <int D, int ROWS>
+cudaError_t prepare_kernel() {
+  return cudaFuncSetAttribute(decode_kernel<D, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config<D, ROWS>::kSharedBytes);
+}
+
+template <int D, int ROWS>
+int resident_ctas() {
+  if (prepare_kernel<D, ROWS>() != cudaSuccess) return 0;
+  int device = 0, sms = 0, per_sm = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, decode_kernel<D, ROWS>, Config<D, ROWS>::kThreads,
+                                                Config<D, ROWS>::kSharedBytes);
+  return sms * per_sm;
+}
+
+template <int D, int ROWS>
+cudaError_t launch(const DecodeParams& p, int ctas, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(ctas);
+  config.blockDim = dim3(Config<D, ROWS>::kThreads);
+  config.dynamicSmemBytes = Config<D, ROWS>::kSharedBytes;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, decode_kernel<D, ROWS>, p);
+}
+
+// Calls f.template operator()<D, ROWS>() for the shape.
+template <typename F>
+auto dispatch(int head_dim, int group, F f) {
+  const int dim = padded_dim(head_dim);
+  if (dim == 64) return group <= 8 ? f.template operator()<64, 8>() : f.template operator()<64, 16>();
+  if (dim == 128) return group <= 8 ? f.template operator()<128, 8>() : f.template operator()<128, 16>();
+  if (dim == 256) return group <= 8 ? f.template operator()<256, 8>() : f.template operator()<256, 16>();
+  return f.template operator()<512, 8>();
+}
+
+}  // namespace
+
+bool decode_supported(int head_dim, int q_heads, int kv_heads) {
+  if (kv_heads <= 0 || q_heads % kv_heads != 0 || head_dim % 8 != 0) return false;
+  const int group = q_heads / kv_heads, dim = padded_dim(head_dim);
+  return group <= 16 && (dim == 64 || dim == 128 || dim == 256 || (dim == 512 && group <= 8));
+}
+
+int decode_ctas(int head_dim, int group) {
+  return dispatch(head_dim, group, [=]<int D, int ROWS>() { return resident_ctas<D, ROWS>(); });
+}
+
+size_t decode_partial_out_bytes(int head_dim, int max_chunks) {
+  return sizeof(float) * max_chunks * 16 * padded_dim(head_dim);
+}
+
+void plan_decode(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* block_table, int64_t table_stride,
+                 int kv_heads, int window, int ctas, cudaStream_t stream) {
+  plan_kernel<<<1, 1024, 0, stream>>>(plan, rows, num_rows, block_table, table_stride, kv_heads, window, ctas);
+}
+
+cudaError_t run_decode(const DecodeParams& p, int ctas, cudaStream_t stream) {
+  return dispatch(p.head_dim, p.q_heads / p.kv_heads,
+                  [&]<int D, int ROWS>() { return launch<D, ROWS>(p, ctas, stream); });
+}
+
+}  // namespace tailrace::cuda
