@@ -22,7 +22,7 @@ class HttpListener {
   using Handler = std::function<void(std::shared_ptr<HttpExchange>, HttpRequest)>;
 
   HttpListener(const HttpOptions& options, Handler handler);
-  ~HttpListener();
+  ~HttpListener();  // every exchange has to be released before: it refers to the I/O threads' context
 
   // Listens and starts the I/O threads; the port that was bound. kInvalidArgument: address in use or not ours.
   Expected<uint16_t> start();

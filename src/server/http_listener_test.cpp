@@ -33,6 +33,11 @@ struct Fixture {
     port = *started;
   }
 
+  ~Fixture() {
+    listener->stop();
+    held.clear();
+  }
+
   std::shared_ptr<HttpExchange> wait_held(size_t count = 1) {
     for (;;) {
       {
@@ -268,7 +273,7 @@ TEST(HttpListener, stops_with_requests_open) {
   connection.send_request("GET", "/hold");
   fixture.wait_held();
   fixture.listener->stop();
-  fixture.listener.reset();
+  EXPECT_TRUE(connection.wait_closed());
 }
 
 }  // namespace
