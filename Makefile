@@ -5,6 +5,9 @@ NINJA := ninja
 CMAKE_CONFIGURE := cmake -S . -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
 FUZZ_SECONDS := 10
 export PATH := $(HOME)/.cargo/bin:$(PATH)
+# Paths are cached relative to the checkout, so that a clone in another folder finds what this one compiled.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := true
 
 .PHONY: help build demo check fuzz bench-cpu clean
 .DEFAULT_GOAL := help
