@@ -25,6 +25,7 @@ EngineSetup engine_setup(const ServeConfig& config) {
   setup.backend = e.attention_backend == AttentionBackendChoice::kReference ? "reference" : "cpu";
   setup.threads = e.threads;
   setup.dummy_weights = config.model.load_format == LoadFormat::kDummy;
+  setup.dummy_seed = e.random_seed;
   setup.limits.max_rows = e.max_running_requests > 0 ? e.max_running_requests : kCpuRows;
   setup.limits.context_length = config.model.context_length;
   setup.limits.chunk_size = e.chunked_prefill_size > 0 ? e.chunked_prefill_size : kCpuChunk;

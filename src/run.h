@@ -7,6 +7,7 @@
 namespace tailrace {
 
 inline constexpr int kExitBadInput = 2;  // the command line, the environment or a file
+inline constexpr int kExitEngineDied = 1;
 
 int run_serve(const ServeConfig& config);
 int run_inspect(const InspectConfig& config);

@@ -19,6 +19,8 @@
 namespace tailrace {
 namespace {
 
+constexpr std::chrono::milliseconds kExitGrace(800);  // within --shutdown-timeout + 1 s, all in all
+
 sigset_t stop_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -42,7 +44,15 @@ class StopSignal {
   }
   // While loading there is nothing to drain: a signal ends the process at once.
   void set_loaded() { loaded_ = true; }
-  void wait() { stopped_.get_future().wait(); }
+  // Waits for the first signal, or until `ended` says that there is nothing to wait for; true for a signal.
+  template <typename Ended>
+  bool wait(const Ended& ended) {
+    auto stopped = stopped_.get_future();
+    while (stopped.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+      if (ended()) return false;
+    }
+    return true;
+  }
 
  private:
   void watch() {
@@ -80,6 +90,14 @@ std::string served_name(const ServeConfig& config) {
 int bad_input(const Status& status) {
   std::fprintf(stderr, "tailrace: %s\n", status.message().c_str());
   return kExitBadInput;
+}
+
+// Threads that do not end soon (one may be deep in somebody's text) must not hold the exit up.
+void bound_exit(int code) {
+  std::thread([code] {
+    std::this_thread::sleep_for(kExitGrace);
+    _exit(code);
+  }).detach();
 }
 
 void print_start_up(const ServeConfig& config, const EngineHost& host) {
@@ -129,13 +147,14 @@ int run_serve(const ServeConfig& config) {
   std::fflush(stdout);
 
   stop.set_loaded();
-  stop.wait();
+  const bool asked = stop.wait([&] { return status.state == EngineState::kDead; });
   const auto limit = std::chrono::milliseconds(static_cast<int64_t>(config.limits.shutdown_timeout_s * 1000));
-  const bool drained = server.drain(limit);
+  const bool drained = server.drain(asked ? limit : std::chrono::milliseconds(0));
+  bound_exit(asked ? 0 : kExitEngineDied);
   (*host)->stop(!drained);
   (*host)->join();
   server.stop();
-  return 0;
+  return asked ? 0 : kExitEngineDied;
 }
 
 }  // namespace tailrace

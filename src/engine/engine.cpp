@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/check.h"
@@ -26,6 +27,23 @@ Engine::Engine(EngineLoopOptions options, ModelRunner& runner, Scheduler& schedu
 }
 
 void Engine::run() {
+  try {
+    loop();
+  } catch (const std::exception& error) {  // host memory, most likely: no sequence's state can be trusted any more
+    end_all(Status(StatusCode::kInternal, std::string("the engine failed: ") + error.what()));
+  }
+  refuse_ = true;
+  queue_.close();
+  receive();  // what slipped in before the close is refused, not lost
+  status_.state = EngineState::kDead;
+}
+
+void Engine::end_all(const Status& error) {
+  for (auto& [id, request] : open_) reject(*request, error);
+  open_.clear();
+}
+
+void Engine::loop() {
   runner_.device().set_ready();
   status_.state = EngineState::kReady;
   std::optional<Inflight> previous;
@@ -46,10 +64,6 @@ void Engine::run() {
     inflight_ = previous.has_value();
     publish();
   }
-  refuse_ = true;
-  queue_.close();
-  receive();  // what slipped in before the close is refused, not lost
-  status_.state = EngineState::kDead;
 }
 
 void Engine::stop(bool abort) {

@@ -46,6 +46,8 @@ class Engine {
     std::vector<uint64_t> request_ids;  // of its rows
   };
 
+  void loop();
+  void end_all(const Status& error);
   void receive();
   std::optional<Inflight> launch_next();
   void process(Inflight& inflight);

@@ -43,7 +43,8 @@ Expected<Described> describe(const EngineSetup& setup, const Backend& backend, D
     if (!unused) return fail(unused.error());
     d.unused = *unused;
   }
-  d.loader = std::make_unique<WeightLoader>(*d.checkpoint, d.config, backend, device, setup.dummy_weights);
+  d.loader = std::make_unique<WeightLoader>(*d.checkpoint, d.config, backend, device,
+                                            setup.dummy_weights ? std::optional(setup.dummy_seed) : std::nullopt);
   auto model = build_model(d.config, *d.loader);
   if (!model) return fail(model.error());
   d.model = std::move(*model);

@@ -18,6 +18,7 @@ struct EngineSetup {
   std::string backend = "cpu";      // "cpu" or "reference"
   int threads = 0;                  // 0: all cores
   bool dummy_weights = false;       // --load-format dummy: config.json is enough
+  uint64_t dummy_seed = 0;
   int64_t real_vocab = 0;           // ids below this exist; later rows of the head are padding, never sampled. 0: all
   EngineLimits limits;
   BackendOptions backend_options;

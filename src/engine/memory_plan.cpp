@@ -97,7 +97,7 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
   plan.kv.block_size = limits.block_size;
   plan.kv.prefix_cache = limits.prefix_cache;
   set_shapes(model, limits, sampled_vocab, &plan);
-  const Fixed fixed = fixed_bytes(model, backend, plan);
+  Fixed fixed = fixed_bytes(model, backend, plan);
 
   size_t window_bytes = 0, full_token_bytes = 0;
   for (const KvGroupSpec& group : model.groups) {
@@ -131,11 +131,16 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
     const int64_t blocks = group.window == 0 ? full : std::min(full, window_blocks(group, limits));
     plan.kv.groups.push_back({.window = group.window, .num_blocks = static_cast<int32_t>(blocks)});
   }
+  if (plan.context_length > model.config.context) {
+    plan.notes.push_back("context length " + std::to_string(plan.context_length) + " is more than the " +
+                         std::to_string(model.config.context) + " tokens the model was made for: expect nonsense beyond");
+  }
   if (tokens < plan.context_length) {
     plan.notes.push_back("context length lowered from " + std::to_string(plan.context_length) + " to " +
                          std::to_string(tokens) + " tokens: that is what the KV pool holds");
     plan.context_length = static_cast<int32_t>(tokens);
-    plan.step.context_length = plan.context_length;
+    set_shapes(model, limits, sampled_vocab, &plan);  // tables, row state and slabs shrink with it
+    fixed = fixed_bytes(model, backend, plan);
   }
   write_ledger(model, weight_bytes, fixed, &plan);
   return plan;

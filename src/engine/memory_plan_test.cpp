@@ -64,6 +64,24 @@ TEST(MemoryPlan, a_small_pool_lowers_the_context_and_says_so) {
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->context_length, 1024);
   ASSERT_EQ(plan->notes.size(), 1u);
+  // Everything sized by the context shrinks with it, in the ledger and in what is claimed.
+  limits.max_total_tokens = 0;
+  limits.context_length = 1024;
+  auto asked = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 32, 1000);
+  ASSERT_TRUE(asked.has_value());
+  for (size_t i = 0; i < plan->ledger.size(); ++i) {
+    if (plan->ledger[i].name == "KV full") continue;
+    EXPECT_EQ(plan->ledger[i].bytes, asked->ledger[i].bytes) << plan->ledger[i].name;
+  }
+}
+
+TEST(MemoryPlan, a_context_beyond_the_models_own_is_said) {
+  EngineLimits limits = small_limits();
+  limits.context_length = 8192;
+  auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 32, 1000);
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_EQ(plan->notes.size(), 1u);
+  EXPECT_NE(plan->notes[0].find("4096"), std::string::npos) << plan->notes[0];
 }
 
 TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {

@@ -21,10 +21,10 @@ int64_t rows_of(const TensorView& tensor) { return tensor.shape.size() == 2 ? te
 int64_t cols_of(const TensorView& tensor) { return tensor.shape.back(); }
 
 // Seeded normal values as BF16, of a scale that keeps activations finite through many layers.
-std::vector<uint16_t> dummy_values(const TensorView& tensor) {
+std::vector<uint16_t> dummy_values(const TensorView& tensor, uint64_t seed) {
   const bool is_norm = tensor.shape.size() == 1;
   const float scale = is_norm ? 0.1f : 1.0f / std::sqrt(static_cast<float>(cols_of(tensor)));
-  std::mt19937_64 random(std::hash<std::string>()(tensor.name));
+  std::mt19937_64 random(std::hash<std::string>()(tensor.name) ^ seed);
   std::normal_distribution<float> normal(is_norm ? 1.0f : 0.0f, scale);
   std::vector<uint16_t> values(static_cast<size_t>(rows_of(tensor) * cols_of(tensor)));
   for (uint16_t& v : values) {
@@ -49,9 +49,9 @@ void undo_pairwise_order(int64_t head_dim, std::vector<float>* values) {
 }  // namespace
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend,
-                           Device* device, bool dummy)
-    : checkpoint_(checkpoint), backend_(backend), device_(device), dummy_(dummy) {
-  if (!dummy_) return;
+                           Device* device, std::optional<uint64_t> dummy_seed)
+    : checkpoint_(checkpoint), backend_(backend), device_(device), dummy_seed_(dummy_seed) {
+  if (!dummy_seed_) return;
   for (const ModelTensor& tensor : model_tensors(config)) {
     TensorView view;
     view.name = tensor.name;
@@ -70,7 +70,7 @@ void WeightLoader::fail_once(Status status) {
 
 const TensorView* WeightLoader::find(const std::string& name) {
   const TensorView* tensor = nullptr;
-  if (dummy_) {
+  if (dummy_seed_) {
     auto it = dummies_.find(name);
     if (it != dummies_.end()) tensor = &it->second;
   } else {
@@ -129,8 +129,8 @@ const float* WeightLoader::constant(const std::vector<float>& values) {
 Status WeightLoader::run(const Job& job) const {
   TensorView tensor = job.tensor;
   std::vector<uint16_t> dummy;
-  if (dummy_) {
-    dummy = dummy_values(tensor);
+  if (dummy_seed_) {
+    dummy = dummy_values(tensor, *dummy_seed_);
     tensor.data = reinterpret_cast<const std::byte*>(dummy.data());
   } else if (Status status = checkpoint_.prepare(job.tensor); !status.ok()) {
     return status;
@@ -145,7 +145,7 @@ Status WeightLoader::run(const Job& job) const {
     if (tensor.rope_interleaved) undo_pairwise_order(tensor.head_dim, &values);
     for (size_t i = 0; i < values.size(); ++i) job.values[i] = values[i] + job.add;
   }
-  if (!dummy_) checkpoint_.release(job.tensor);
+  if (!dummy_seed_) checkpoint_.release(job.tensor);
   return Status();
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,9 @@ namespace tailrace {
 class WeightLoader {
  public:
   // device null: plan only, every data pointer stays null and bytes() tells what would be claimed.
-  // dummy: shapes from `config`, seeded random BF16 values instead of the checkpoint's tensors.
+  // dummy_seed: if given, shapes from `config` and random BF16 values of that seed instead of the checkpoint's tensors.
   WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend, Device* device,
-               bool dummy);
+               std::optional<uint64_t> dummy_seed);
 
   // The matrix `name` [rows, cols], with `bias_name` [rows] unless empty. Asked twice, it is packed once.
   Weight matrix(const std::string& name, const std::string& bias_name = "");
@@ -56,7 +57,7 @@ class WeightLoader {
   const Checkpoint& checkpoint_;
   const Backend& backend_;
   Device* device_;
-  bool dummy_;
+  std::optional<uint64_t> dummy_seed_;
   std::map<std::string, TensorView> dummies_;
   std::map<std::string, Weight> matrices_;
   std::map<std::string, size_t> bytes_by_format_;

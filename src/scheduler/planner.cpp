@@ -137,6 +137,7 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
   bool at_floor = false;
   for (size_t i = 0; i < order.size() && left > 0 && !at_floor; ++i) {
     Sequence& sequence = *order[i];
+    if (sequence.state != SequenceState::kRunning) continue;  // preempted a moment ago to make room for an older row
     int32_t want = std::min(sequence.remaining_prefill(), left);
     if (shape.decode_rows > 0) {
       int32_t allowed = cost.max_extend_tokens(shape, sequence.computed_len, budget_us, left);

@@ -93,6 +93,7 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
   app.add_option("--kv-splits", kv_splits, "parts of a row's keys in decode attention (default: auto)")
       ->group("Engine")->option_text("auto|N");
   app.add_option("--random-seed", engine.random_seed, "makes drawn seeds and dummy weights reproducible")
+      ->check(CLI::NonNegativeNumber)
       ->group("Engine")->option_text("N");
 }
 
@@ -180,6 +181,10 @@ Expected<CommandLine> parse_serve(const std::vector<std::string>& args, const Bu
   if (!help) return fail(help.error());
   if (help->has_value()) return CommandLine(PrintAndExit{**help});
   config.engine.has_random_seed = app.count("--random-seed") > 0;
+  if (app.count("--api-key") > 0 && config.http.api_key.empty()) {
+    return fail(StatusCode::kInvalidArgument,
+                "--api-key is empty, which would leave the server open; give a key or leave the flag out");
+  }
   if (Status status = parse_kv_splits(kv_splits, config.engine.kv_splits); !status.ok()) return fail(status);
   if (Status status = check_serve_config(config, facts); !status.ok()) return fail(status);
   if (config.model.served_name.empty()) config.model.served_name = default_served_name(config.model.path);

@@ -69,7 +69,8 @@ Status check_environment(const std::vector<std::string>& environment) {
     if (entry.compare(0, kPrefix.size(), kPrefix) != 0) continue;
     const std::string name = entry.substr(0, entry.find('='));
     return invalid("environment variable " + name +
-                   " is not read: unset it and use flags or --config FILE (tailrace serve --help)");
+                   " is not read: unset it and use flags or --config FILE (tailrace serve --help); where "
+                   "Kubernetes sets it for a service called tailrace, say enableServiceLinks: false");
   }
   return Status();
 }

@@ -41,8 +41,7 @@ std::vector<TokenId> stop_ids(const GenerationParams& params, const TextModel& t
   if (!params.ignore_eos) out.insert(out.end(), text.eos_ids.begin(), text.eos_ids.end());
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
-  if (out.size() > static_cast<size_t>(kMaxStopTokenIds)) out.resize(kMaxStopTokenIds);
-  return out;
+  return out;  // fits kMaxStopTokenIds: the API takes half of them at most, and TextModel::load the other half
 }
 
 // The output bound of a prompt of this length.
@@ -113,6 +112,12 @@ ApiError with_param(const Status& status, const char* param) {
   return error;
 }
 
+tl::unexpected<ApiError> too_long(const Status& status, const char* param) {
+  return api_fail({400, status.message(), param, "context_length_exceeded"});
+}
+
+}  // namespace
+
 // Tokenizing costs time in proportion to the text: what cannot fit by a wide margin is refused without it.
 Status check_text_bytes(const ServedModel& model, size_t bytes) {
   constexpr size_t kNormalizerMargin = 4;  // a normalizer may shorten text
@@ -121,12 +126,6 @@ Status check_text_bytes(const ServedModel& model, size_t bytes) {
   return invalid("This model's maximum context length is " + std::to_string(model.context_length) +
                  " tokens, and " + std::to_string(bytes) + " bytes of text cannot fit them.");
 }
-
-tl::unexpected<ApiError> too_long(const Status& status, const char* param) {
-  return api_fail({400, status.message(), param, "context_length_exceeded"});
-}
-
-}  // namespace
 
 uint64_t SeedSource::next() {
   // SplitMix64 (Steele, Lea, Flood 2014).

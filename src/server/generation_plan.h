@@ -56,6 +56,9 @@ ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatReques
 ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const CompletionRequest& request,
                                             SeedSource& seeds);
 
+// kTooLarge for text that no context could hold, found without tokenizing it.
+Status check_text_bytes(const ServedModel& model, size_t bytes);
+
 ApiExpected<std::vector<TokenId>> chat_prompt_ids(const ServedModel& model, const ChatRequest& request);
 ApiExpected<std::vector<TokenId>> text_prompt_ids(const ServedModel& model, const std::string& text,
                                                   bool add_special_tokens);

@@ -1,5 +1,6 @@
 #include "server/http_connection.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <boost/asio/as_tuple.hpp>
@@ -223,6 +224,13 @@ asio::awaitable<bool> HttpConnection::write_answer() {
   }
 }
 
+// True when the peer has closed its side, whatever bytes it sent before that are still unread. A half-close behind a pipelined
+// request counts too: its sender cannot be told from one that left.
+bool HttpConnection::peer_closed() {
+  pollfd poll_fd{.fd = socket_.native_handle(), .events = POLLRDHUP};
+  return ::poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 asio::awaitable<void> HttpConnection::watch_peer() {
   for (;;) {
     auto [error] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
@@ -231,9 +239,11 @@ asio::awaitable<void> HttpConnection::watch_peer() {
     const ssize_t n = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (n < 0) co_return;
-    if (n > 0) {  // the next request is here already: as good as a live peer until a write fails
-      co_await socket_.async_wait(tcp::socket::wait_error, kAwait);
-      co_return;
+    if (n > 0) {  // the next request is here already and hides a FIN behind it: only the peer's state tells
+      if (peer_closed()) co_return;
+      asio::steady_timer pause(executor(), std::chrono::seconds(1));
+      co_await pause.async_wait(kAwait);
+      continue;
     }
     keep_alive_ = false;
     if (!answer_->probe()) co_return;

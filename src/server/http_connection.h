@@ -75,6 +75,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::awaitable<bool> write_answer();
 
   // Returns when the peer has gone.
+  bool peer_closed();
   asio::awaitable<void> watch_peer();
 
   tcp::socket socket_;

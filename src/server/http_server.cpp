@@ -131,8 +131,18 @@ void HttpServer::Impl::route(Exchange exchange, HttpRequest request) {
   const bool is_get = std::count(std::begin(kGet), std::end(kGet), request.path) > 0 ||
                       request.path.rfind("/v1/models/", 0) == 0;
   const bool is_post = std::count(std::begin(kPost), std::end(kPost), request.path) > 0;
+  if (!is_get && !is_post && request.method == "HEAD") {
+    HttpResponse response;
+    response.status = 404;
+    return send(exchange, std::move(response));
+  }
   if (!is_get && !is_post) {
     return send(exchange, error_response(404, "There is no " + request.path.substr(0, 200) + " here.", "not_found"));
+  }
+  if (request.method == "HEAD") {  // never a body: a client would read it as the next response
+    HttpResponse response;
+    response.status = request.path == "/health" ? health().http_status : is_get ? 200 : 405;
+    return send(exchange, std::move(response));
   }
   if (request.method != (is_get ? "GET" : "POST")) {
     HttpResponse response = error_response(405, request.path.substr(0, 200) + " takes " + (is_get ? "GET" : "POST") +
@@ -179,12 +189,20 @@ void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
   // JSON, templates and tokenizing of a long prompt take seconds: not on the threads that answer /health.
   auto job = [this, exchange = std::move(exchange), request = std::move(request), guard = activity()] {
     if (exchange->disconnected()) return;
+    const double limit_s = config.limits.request_timeout_s;
+    if (limit_s > 0 && static_cast<double>(now_ns() - request.received_ns) > limit_s * 1e9) {
+      return send(exchange, to_response({504, "The request took longer than --request-timeout.", "", "timeout"}));
+    }
     const auto served = current_model();
     if (request.path == "/tokenize" || request.path == "/detokenize") {
       auto result = request.path == "/tokenize" ? tokenize(*served, request) : detokenize(*served, request);
       return send(exchange, result ? json_response(*result) : to_response(result.error()));
     }
-    generate(exchange, *served, request, guard);
+    try {
+      generate(exchange, *served, request, guard);
+    } catch (const std::exception& error) {
+      send(exchange, to_response({500, std::string("The server could not serve this request: ") + error.what(), "", "internal"}));
+    }
   };
   if (test_fault(Fault::kInlineTokenize)) return job();
   workers.submit(std::move(job));
@@ -226,6 +244,9 @@ void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& ser
 ApiExpected<Json> HttpServer::Impl::tokenize(const ServedModel& served, const HttpRequest& request) {
   auto parsed = parse_tokenize_request(request.body);
   if (!parsed) return api_fail(parsed.error());
+  if (Status status = check_text_bytes(served, request.body.size()); !status.ok()) {
+    return api_fail({413, status.message(), "prompt", "context_length_exceeded"});
+  }
   const auto* chat = std::get_if<ChatRequest>(&parsed->source);
   auto ids = chat != nullptr ? chat_prompt_ids(served, *chat)
                              : text_prompt_ids(served, std::get<std::string>(parsed->source), parsed->add_special_tokens);
@@ -281,6 +302,7 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
   impl_->draining = true;
   impl_->log(LogLevel::kInfo, "draining: " + std::to_string(num_active()) + " requests may still end");
   impl_->listener.set_draining();
+  const auto deadline = std::chrono::steady_clock::now() + limit;
   const auto wait_until = [](auto condition, std::chrono::milliseconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
     while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -292,7 +314,9 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
     impl_->abort_all({503, "The server is shutting down.", "", "shutting_down"});
     wait_until([this] { return num_active() == 0; }, kFlushTime);
   }
-  wait_until([this] { return impl_->listener.num_connections() == 0; }, kFlushTime);
+  // A slow reader may still take the end of its answer within what is left of the limit.
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  wait_until([this] { return impl_->listener.num_connections() == 0; }, std::max(kFlushTime, left));
   return complete;
 }
 

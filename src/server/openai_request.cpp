@@ -174,6 +174,9 @@ void refuse_chat_features(FieldReader& fields) {
 void read_template_options(FieldReader& fields, ChatRequest& out) {
   if (const Json* kwargs = fields.get("chat_template_kwargs")) {
     if (!kwargs->is_object()) return fields.set_error("chat_template_kwargs", "must be an object");
+    for (const char* taken : {"messages", "tools", "add_generation_prompt"}) {
+      if (kwargs->contains(taken)) return fields.set_error("chat_template_kwargs", std::string("must not set ") + taken);
+    }
     out.template_kwargs = *kwargs;
   }
   fields.read("add_generation_prompt", out.add_generation_prompt);

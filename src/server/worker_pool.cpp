@@ -1,5 +1,8 @@
 #include "server/worker_pool.h"
 
+#include <cstdio>
+#include <exception>
+
 namespace tailrace {
 
 WorkerPool::WorkerPool(int num_threads) {
@@ -39,7 +42,11 @@ void WorkerPool::run() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    job();
+    try {
+      job();
+    } catch (const std::exception& error) {  // a job that cannot have its memory must not take the others along
+      std::fprintf(stderr, "tailrace: a request was dropped: %s\n", error.what());
+    }
   }
 }
 

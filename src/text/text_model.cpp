@@ -1,11 +1,14 @@
 #include "text/text_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <type_traits>
 
 #include "text/text_model_gguf.h"
 
@@ -69,24 +72,40 @@ void collect_ids(const OrderedJson& json, const char* key, std::set<TokenId>* id
   }
 }
 
+// Reads a number within [low, high]; a value outside is the file's fault, not something to sample with.
 template <typename T>
-void read_number(const OrderedJson& json, const char* key, std::optional<T>* out) {
+Status read_number(const OrderedJson& json, const char* key, double low, double high, std::optional<T>* out) {
   const auto it = json.find(key);
-  if (it != json.end() && it->is_number()) *out = it->get<T>();
+  if (it == json.end() || !it->is_number()) return Status();
+  const double value = it->get<double>();
+  if (!(value >= low && value <= high) || (std::is_integral_v<T> && value != std::floor(value))) {
+    return Status(StatusCode::kDataLoss, std::string("generation_config.json: ") + key + " is " + it->dump() +
+                                             ", which is out of range");
+  }
+  *out = static_cast<T>(value);
+  return Status();
 }
 
-SamplingDefaults sampling_defaults(const OrderedJson& generation) {
+Expected<SamplingDefaults> sampling_defaults(const OrderedJson& generation) {
+  constexpr double kMaxInt = std::numeric_limits<int32_t>::max();
   SamplingDefaults defaults;
-  read_number(generation, "temperature", &defaults.temperature);
-  read_number(generation, "top_p", &defaults.top_p);
-  read_number(generation, "min_p", &defaults.min_p);
-  read_number(generation, "repetition_penalty", &defaults.repetition_penalty);
-  read_number(generation, "presence_penalty", &defaults.presence_penalty);
-  read_number(generation, "frequency_penalty", &defaults.frequency_penalty);
-  read_number(generation, "top_k", &defaults.top_k);
-  read_number(generation, "max_new_tokens", &defaults.max_new_tokens);
+  for (const Status& status :
+       {read_number(generation, "temperature", 0, 100, &defaults.temperature),
+        read_number(generation, "top_p", 1e-9, 1, &defaults.top_p), read_number(generation, "min_p", 0, 1, &defaults.min_p),
+        read_number(generation, "repetition_penalty", 1e-3, 100, &defaults.repetition_penalty),
+        read_number(generation, "presence_penalty", -2, 2, &defaults.presence_penalty),
+        read_number(generation, "frequency_penalty", -2, 2, &defaults.frequency_penalty),
+        read_number(generation, "top_k", 0, kMaxInt, &defaults.top_k),
+        read_number(generation, "max_new_tokens", 1, kMaxInt, &defaults.max_new_tokens)}) {
+    if (!status.ok()) return fail(status);
+  }
   std::set<TokenId> suppressed;
   collect_ids(generation, "suppress_tokens", &suppressed);
+  if (suppressed.size() > static_cast<size_t>(kMaxLogitBias) / 2) {
+    return fail(StatusCode::kUnsupported, "generation_config.json: suppress_tokens names " +
+                                              std::to_string(suppressed.size()) + " tokens, more than " +
+                                              std::to_string(kMaxLogitBias / 2));
+  }
   defaults.suppress_tokens.assign(suppressed.begin(), suppressed.end());
   return defaults;
 }
@@ -155,7 +174,9 @@ Expected<std::shared_ptr<const TextModel>> load_directory(const fs::path& dir) {
 
   TextModel model;
   model.tokenizer = *tokenizer;
-  model.sampling = sampling_defaults(*generation);
+  auto defaults = sampling_defaults(*generation);
+  if (!defaults) return fail(defaults.error());
+  model.sampling = std::move(*defaults);
   std::set<TokenId> eos;
   collect_ids(*config, "eos_token_id", &eos);
   if (config->contains("text_config") && (*config)["text_config"].is_object()) {
@@ -164,6 +185,10 @@ Expected<std::shared_ptr<const TextModel>> load_directory(const fs::path& dir) {
   collect_ids(*generation, "eos_token_id", &eos);
   const std::string eos_token = token_text(*tokenizer_config, "eos_token");
   if (const auto id = model.tokenizer->token_to_id(eos_token)) eos.insert(*id);
+  if (eos.size() > static_cast<size_t>(kMaxStopTokenIds) / 2) {
+    return fail(StatusCode::kUnsupported, dir.string() + ": names " + std::to_string(eos.size()) + " end-of-sequence tokens, more than " +
+                                              std::to_string(kMaxStopTokenIds / 2));
+  }
   model.eos_ids.assign(eos.begin(), eos.end());
   model.bos_id = model.tokenizer->token_to_id(token_text(*tokenizer_config, "bos_token"));
   if (!model.bos_id) {
