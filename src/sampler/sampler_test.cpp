@@ -143,6 +143,18 @@ TEST(Sampler, large_vocabulary_equals_sorting_everything) {
   }
 }
 
+TEST(Sampler, a_bias_of_minus_100_bans_even_the_largest_of_logits) {
+  std::vector<float> logits(300, 0.0f);
+  logits[7] = 250.0f;  // 150 above the rest after a mere addition
+  for (const float temperature : {0.0f, 1.0f}) {
+    SamplerFixture row(logits);
+    row.sampling.temperature = temperature;
+    row.bias_ids = {7};
+    row.bias_values = {-100};
+    EXPECT_NE(row.sample().id, 7);
+  }
+}
+
 TEST(Sampler, logprobs_are_the_log_softmax_of_the_raw_logits) {
   const std::vector<float> logits = random_logits(5000, 21);
   double total = 0;
