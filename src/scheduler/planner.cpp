@@ -161,6 +161,7 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
 
 bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequence,
                                 int32_t q_len) {
+  CHECK(sequence.state == SequenceState::kRunning);
   // The cached prefix travels in the token log too, since penalties read it; one start may take the
   // whole of a patch.
   const int32_t start_len = sequence.computed_len - sequence.logged_len;

@@ -1,6 +1,4 @@
 // Hazards 16, 17: what admission counts, and that throughput comes back after a preemption.
-#include <random>
-
 #include "hazards/guarded.h"
 #include "simulation/requests.h"
 #include "simulation/sim_engine.h"
@@ -82,19 +80,14 @@ std::string a_burst_of_long_answers() {
                      : "";
 }
 // An old row in a long prefill makes room by preempting younger rows that are in prefill too: those get no further chunk in the
-// step that preempts them.
+// step that preempts them. (Without the guard the planner's CHECK ends the process.)
 TEST(Hazard17, a_row_preempted_while_chunks_are_dealt_gets_none) {
-  std::mt19937 random(7);
-  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
-  uint64_t preemptions = 0;
-  for (int run = 0; run < 400; ++run) {
-    const int inflight = run % 2;
-    SchedulerConfig config = scenario_config(pick(40, 90));
+  for (const int inflight : {0, 1}) {
+    SchedulerConfig config = scenario_config(47);
     config.kv.block_size = 4;
-    config.kv.prefix_cache = pick(0, 1) == 1;
-    config.max_rows = pick(5, 7);
+    config.max_rows = 5;
     config.context_length = 256;
-    config.chunk_size = pick(2, 8) * 2;
+    config.chunk_size = 8;
     config.max_step_tokens = config.chunk_size + config.max_rows;
     config.blocks_ahead_tokens = 0;
     config.cost = {1000, 1, 0.001, 1, 0.0001};
@@ -103,25 +96,20 @@ TEST(Hazard17, a_row_preempted_while_chunks_are_dealt_gets_none) {
     const auto add = [&](int prompt, int output) {
       auto request = make_request(family_tokens(family++, prompt), output);
       request->stop_token_ids.clear();
-      (void)engine.admit(request);  // too large for this pool: refused, which is fine here
+      EXPECT_TRUE(engine.admit(request).ok());
     };
-    const auto turns = [&](int count) {
-      for (int i = 0; i < count; ++i) engine.turn(inflight);
-    };
-    add(pick(80, 160), 2);
-    turns(1);
-    for (int i = pick(1, 3); i > 0; --i) add(pick(2, 6), pick(40, 90));
-    turns(pick(1, 12));
-    add(pick(30, 60), 4);
-    turns(pick(0, 6));
-    add(pick(10, 40), 4);
-    turns(pick(0, 6));
-    add(pick(8, 20), 4);
+    add(105, 2);  // the old row: a prefill of more than half of the pool
+    engine.turn(inflight);
+    add(3, 55);  // short prompts that decode past their reserve
+    add(4, 57);
+    engine.turn(inflight);
+    add(55, 4);  // younger prompts in prefill
+    add(40, 4);
+    add(12, 4);
     engine.run_until_idle(inflight);
-    ASSERT_EQ(engine.violation(), "") << "run " << run;
-    preemptions += engine.scheduler().stats().preemptions;
+    EXPECT_EQ(engine.violation(), "") << "in flight " << inflight;
+    EXPECT_GT(engine.scheduler().stats().preemptions, 0u);
   }
-  EXPECT_GT(preemptions, 100u);
 }
 
 TEST(Hazard17, throughput_recovers_after_preemption) {

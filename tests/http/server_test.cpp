@@ -152,10 +152,29 @@ TEST(Server, metrics_count_requests) {
   EXPECT_EQ(fixture.metric("tailrace_host_block_total"), 0);
 }
 
+TEST(Server, text_that_no_context_holds_is_refused_before_it_is_tokenized) {
+  ServerFixture fixture;
+  const auto answer = fixture.post("/tokenize", {{"prompt", std::string(4 << 20, 'a')}});
+  EXPECT_EQ(answer.status, 413);
+  EXPECT_NE(answer.body.find("context_length_exceeded"), std::string::npos) << answer.body;
+}
+
+TEST(Server, head_is_answered_without_a_body) {
+  ServerFixture fixture;
+  HttpConnection connection(fixture.port());
+  ASSERT_TRUE(connection.send_raw("HEAD /health HTTP/1.1\r\nHost: a\r\n\r\nGET /nothing HTTP/1.1\r\nHost: a\r\n\r\n"));
+  ASSERT_TRUE(connection.read_until("HTTP/1.1 404"));
+  const std::string& raw = connection.raw();
+  EXPECT_EQ(raw.rfind("HTTP/1.1 200", 0), 0u) << raw;
+  const size_t end_of_head = raw.find("\r\n\r\n");
+  EXPECT_EQ(raw.compare(end_of_head + 4, 12, "HTTP/1.1 404"), 0) << raw;  // the next answer follows at once
+}
+
 // Hazard 18: /health must not wait for somebody's tokenizing. The guard is the worker pool.
 double health_wait_share(bool fault) {
   FixtureOptions options;
   options.config.http.io_threads = 1;
+  options.context_length = 1 << 20;  // else the text is refused before it is tokenized
   ServerFixture fixture(options);
   std::string text;
   for (int i = 0; i < 30000; ++i) text += "word" + std::to_string(i % 1000) + " ";
