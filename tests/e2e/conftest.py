@@ -36,7 +36,7 @@ class Server:
             [BINARY, "serve", "--model", str(model), "--port", str(self.port), "--threads", "2", *flags],
             stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240  # a start takes seconds, on cores that builds are using minutes
         while self.get("/health")[0] != 200:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.process.kill()
