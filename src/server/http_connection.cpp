@@ -31,9 +31,12 @@ constexpr int kLingerSeconds = 2;
 HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared)
     : socket_(std::move(socket)), deadline_(socket_.get_executor()), wake_(socket_.get_executor()),
       shared_(std::move(shared)) {
+  shared_->open.fetch_add(1);
+}
+
+void HttpConnection::enlist() {
   std::lock_guard lock(shared_->mutex);
   shared_->connections.insert(this);
-  shared_->open.fetch_add(1);
 }
 
 HttpConnection::~HttpConnection() {

@@ -35,6 +35,9 @@ struct ListenerShared {
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared);
+  // Joins the listener's list. Not in the constructor: a drain on another thread may ask a listed connection for a reference, and
+  // there is none before make_shared has returned.
+  void enlist();
   ~HttpConnection();
 
   asio::any_io_executor executor() { return socket_.get_executor(); }

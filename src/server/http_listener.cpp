@@ -52,6 +52,7 @@ asio::awaitable<void> accept_loop(tcp::acceptor& acceptor, asio::io_context& io,
       continue;
     }
     auto connection = std::make_shared<HttpConnection>(std::move(socket), shared);
+    connection->enlist();
     asio::co_spawn(executor, [connection]() { return connection->run(); },
                    [connection](std::exception_ptr exception) {
                      connection->finish();
