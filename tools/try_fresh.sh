@@ -6,14 +6,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:?usage: tools/try_fresh.sh FOLDER [TARGET]}
 target=${2:-demo}
-mirror=http://deb.debian.org/debian
+# The mirror that this machine uses itself.
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
+  awk '/^deb /{for (i = 2; i <= NF; ++i) if ($i ~ /^http/) {print $i; exit}} /^URIs:/{print $2; exit}')
 
 if [ ! -e "$folder/etc/debian_version" ]; then
   debootstrap --variant=minbase bookworm "$folder" "$mirror"
   cat >"$folder/etc/apt/sources.list" <<EOF
 deb $mirror bookworm main
 deb $mirror bookworm-updates main
-deb http://deb.debian.org/debian-security bookworm-security main
 EOF
 fi
 cp /etc/resolv.conf "$folder/etc/resolv.conf"
