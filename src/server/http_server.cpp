@@ -91,6 +91,7 @@ struct HttpServer::Impl {
   void route(Exchange exchange, HttpRequest request);
   void route_get(const Exchange& exchange, const HttpRequest& request);
   void route_post(Exchange exchange, HttpRequest request);
+  void answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard);
   void models(const Exchange& exchange, const std::string& path);
   void generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
                 std::shared_ptr<void> guard);
@@ -122,27 +123,23 @@ void HttpServer::Impl::route(Exchange exchange, HttpRequest request) {
   static constexpr std::string_view kGet[] = {"/health", "/metrics", "/v1/models"};
   static constexpr std::string_view kPost[] = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"};
   const bool open = request.path == "/health" || request.path == "/metrics";
-  if (!open && !authorized(config.http.api_key, request.authorization)) {
+  const bool is_get = std::count(std::begin(kGet), std::end(kGet), request.path) > 0 ||
+                      request.path.rfind("/v1/models/", 0) == 0;
+  const bool is_post = std::count(std::begin(kPost), std::end(kPost), request.path) > 0;
+  const bool allowed = open || authorized(config.http.api_key, request.authorization);
+  if (request.method == "HEAD") {  // never a body, whatever the answer: a client would read it as the next response
+    HttpResponse response;
+    response.status = !allowed ? 401 : request.path == "/health" ? health().http_status : is_get ? 200 : is_post ? 405 : 404;
+    return send(exchange, std::move(response));
+  }
+  if (!allowed) {
     HttpResponse response = error_response(401, "Missing or wrong API key: send `Authorization: Bearer KEY`.",
                                            "invalid_api_key");
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return send(exchange, std::move(response));
   }
-  const bool is_get = std::count(std::begin(kGet), std::end(kGet), request.path) > 0 ||
-                      request.path.rfind("/v1/models/", 0) == 0;
-  const bool is_post = std::count(std::begin(kPost), std::end(kPost), request.path) > 0;
-  if (!is_get && !is_post && request.method == "HEAD") {
-    HttpResponse response;
-    response.status = 404;
-    return send(exchange, std::move(response));
-  }
   if (!is_get && !is_post) {
     return send(exchange, error_response(404, "There is no " + request.path.substr(0, 200) + " here.", "not_found"));
-  }
-  if (request.method == "HEAD") {  // never a body: a client would read it as the next response
-    HttpResponse response;
-    response.status = request.path == "/health" ? health().http_status : is_get ? 200 : 405;
-    return send(exchange, std::move(response));
   }
   if (request.method != (is_get ? "GET" : "POST")) {
     HttpResponse response = error_response(405, request.path.substr(0, 200) + " takes " + (is_get ? "GET" : "POST") +
@@ -193,19 +190,23 @@ void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
     if (limit_s > 0 && static_cast<double>(now_ns() - request.received_ns) > limit_s * 1e9) {
       return send(exchange, to_response({504, "The request took longer than --request-timeout.", "", "timeout"}));
     }
-    const auto served = current_model();
-    if (request.path == "/tokenize" || request.path == "/detokenize") {
-      auto result = request.path == "/tokenize" ? tokenize(*served, request) : detokenize(*served, request);
-      return send(exchange, result ? json_response(*result) : to_response(result.error()));
-    }
     try {
-      generate(exchange, *served, request, guard);
+      answer_post(exchange, request, guard);
     } catch (const std::exception& error) {
       send(exchange, to_response({500, std::string("The server could not serve this request: ") + error.what(), "", "internal"}));
     }
   };
   if (test_fault(Fault::kInlineTokenize)) return job();
   workers.submit(std::move(job));
+}
+
+void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard) {
+  const auto served = current_model();
+  if (request.path == "/tokenize" || request.path == "/detokenize") {
+    auto result = request.path == "/tokenize" ? tokenize(*served, request) : detokenize(*served, request);
+    return send(exchange, result ? json_response(*result) : to_response(result.error()));
+  }
+  generate(exchange, *served, request, std::move(guard));
 }
 
 ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, const HttpRequest& request) {
