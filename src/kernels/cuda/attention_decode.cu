@@ -19,7 +19,6 @@
 namespace tailrace::cuda {
 namespace {
 
-constexpr float kLog2e = 1.4426950408889634f;
 constexpr int kKeysPerWarp = 16;
 constexpr int kQueue = 2;  // chunks that the producer may be ahead
 
@@ -167,15 +166,6 @@ struct State {
   }
 };
 
-__device__ __forceinline__ float quad_max(float v) {
-  v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
-  return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
-}
-__device__ __forceinline__ float quad_sum(float v) {
-  v += __shfl_xor_sync(~0u, v, 1);
-  return v + __shfl_xor_sync(~0u, v, 2);
-}
-
 // Adds to scores [16 heads, 16 keys] what DIMS dims contribute. ldmatrix x4: keys 0-7 and 8-15 by dims 0-7 and 8-15 of a k-step.
 // a: the queries' fragments of these dims if they are kept in registers (KEPT), else loaded here.
 template <int DIMS, int ROWS, bool KEPT>
@@ -201,12 +191,12 @@ __device__ __forceinline__ void add_scores(float (&s)[2][4], uint32_t k_base, ui
 // Scales to log2 units, caps, and masks keys outside [first_key, kv_len) where the warp's 16 keys are not all inside.
 __device__ __forceinline__ void finish_scores(float (&s)[2][4], const DecodeParams& p, int key_at, int first_key,
                                               int kv_len, int lane) {
-  const float scale = p.softcap > 0 ? p.scale : p.scale * kLog2e;
+  const float scale = p.softcap > 0 ? p.scale : p.scale * ptx::kLog2e;
 #pragma unroll
   for (int i = 0; i < 8; ++i) s[i / 4][i % 4] *= scale;
   if (p.softcap > 0) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = p.softcap * tanhf(s[i / 4][i % 4] / p.softcap) * kLog2e;
+    for (int i = 0; i < 8; ++i) s[i / 4][i % 4] = p.softcap * tanhf(s[i / 4][i % 4] / p.softcap) * ptx::kLog2e;
   }
   if (key_at >= first_key && key_at + kKeysPerWarp <= kv_len) return;
 #pragma unroll
@@ -223,7 +213,7 @@ __device__ __forceinline__ void soften(State<OUT_DIMS>& state, float (&s)[2][4],
   float factor[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float top = quad_max(fmaxf(fmaxf(s[0][2 * h], s[0][2 * h + 1]), fmaxf(s[1][2 * h], s[1][2 * h + 1])));
+    const float top = ptx::quad_max(fmaxf(fmaxf(s[0][2 * h], s[0][2 * h + 1]), fmaxf(s[1][2 * h], s[1][2 * h + 1])));
     const float maximum = fmaxf(state.maximum[h], top);
     // Two partials of -inf have weight 0, never exp(-inf - -inf).
     factor[h] = state.maximum[h] == -INFINITY ? 0.0f : ptx::exp2(state.maximum[h] - maximum);
@@ -268,7 +258,7 @@ __device__ void join_warps(State<Config<D, ROWS>::kOutDims>& state, const Shared
   float* sums = maxima + 64;                      // [4][16]
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    state.denominator[h] = quad_sum(state.denominator[h]);
+    state.denominator[h] = ptx::quad_sum(state.denominator[h]);
     if ((lane & 3) == 0 && half == 0) {
       maxima[keys * 16 + h * 8 + lane / 4] = state.maximum[h];
       sums[keys * 16 + h * 8 + lane / 4] = state.denominator[h];
@@ -313,7 +303,7 @@ __device__ void join_warps(State<Config<D, ROWS>::kOutDims>& state, const Shared
 // The denominator with the head's sink, for a known maximum (which then includes the sink too).
 __device__ __forceinline__ float with_sink(float denominator, float* maximum, const float* sinks, int head) {
   if (!sinks) return denominator;
-  const float sink = sinks[head] * kLog2e;
+  const float sink = sinks[head] * ptx::kLog2e;
   const float top = fmaxf(*maximum, sink);
   denominator = (*maximum == -INFINITY ? 0.0f : denominator * ptx::exp2(*maximum - top)) + ptx::exp2(sink - top);
   *maximum = top;

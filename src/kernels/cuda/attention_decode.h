@@ -24,7 +24,7 @@ struct alignas(64) DecodeChunk {
 // A step's work on one KV group, made on the device from the rows' lengths: units are cut into equal chunks, as many as keep
 // every CTA busy to the end (some SMs read faster than others, so CTAs take chunks by ticket), but no more.
 struct DecodePlan {
-  int32_t num_chunks, num_rows, grid, pad;
+  int32_t num_chunks, num_rows;
   // Behind this, at the offsets below:
   //   unsigned tickets[kMaxLaunches]   next chunk of each launch of the step, beyond the grid's first
   //   int32_t row_first[max_rows + 1]  chunks before a row

@@ -17,8 +17,6 @@
 namespace tailrace::cuda {
 namespace {
 
-constexpr float kLog2e = 1.4426950408889634f;
-
 template <int D>
 struct Config {
   static constexpr bool kSplitDims = D > 256;              // the groups share rows and split the output dims
@@ -27,7 +25,7 @@ struct Config {
   static constexpr int kPartDims = D > 256 ? 256 : D;      // a ring stage: this many dims of a tile's K or V
   static constexpr int kParts = D / kPartDims;
   static constexpr int kStageBytes = kBlockTokens * kPartDims * 2;
-  static constexpr int kStages = D == 64 ? 12 : D == 128 ? 8 : D == 256 ? 5 : 5;
+  static constexpr int kStages = D == 64 ? 12 : D == 128 ? 8 : 5;
   static constexpr bool kQueryInRegisters = D <= 128;
   static constexpr int kQueryBytes = kRows * D * 2;
   static constexpr int kSharedBytes = kStages * kStageBytes + kQueryBytes + 2 * kStages * 8 + 1024;
@@ -140,15 +138,6 @@ __device__ void load_query(const ExtendParams& p, const Tile& t, char* query, in
   ptx::async_fence();  // wgmma reads what ordinary stores wrote
 }
 
-__device__ __forceinline__ float quad_max(float v) {
-  v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
-  return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
-}
-__device__ __forceinline__ float quad_sum(float v) {
-  v += __shfl_xor_sync(~0u, v, 1);
-  return v + __shfl_xor_sync(~0u, v, 2);
-}
-
 // Issues S = Q K^T of one tile; the caller commits.
 template <int D>
 __device__ __forceinline__ void issue_scores(float (&s)[32], const uint32_t (*q)[4], uint32_t q_address, Consumer<D>& ring) {
@@ -190,10 +179,10 @@ struct Softmax {
   // Scores in, probabilities out; factor: what the output so far is scaled by.
   __device__ __forceinline__ void apply(float (&s)[32], const ExtendParams& p, const Rows& rows, int key_at, bool edge,
                                         float (&factor)[2]) {
-    const float scale = p.softcap > 0 ? p.scale : p.scale * kLog2e;
+    const float scale = p.softcap > 0 ? p.scale : p.scale * ptx::kLog2e;
     if (p.softcap > 0) {
 #pragma unroll
-      for (float& v : s) v = p.softcap * tanhf(v * scale / p.softcap) * kLog2e;
+      for (float& v : s) v = p.softcap * tanhf(v * scale / p.softcap) * ptx::kLog2e;
     }
     const float multiply = p.softcap > 0 ? 1.0f : scale;
     if (edge) {
@@ -208,7 +197,7 @@ struct Softmax {
       float top = -INFINITY;
 #pragma unroll
       for (int i = 0; i < 32; i += 4) top = fmaxf(top, fmaxf(s[i + 2 * h], s[i + 2 * h + 1]));
-      const float now = fmaxf(maximum[h], quad_max(top) * multiply);
+      const float now = fmaxf(maximum[h], ptx::quad_max(top) * multiply);
       // Two partials of -inf have weight 0, never exp(-inf - -inf).
       factor[h] = maximum[h] == -INFINITY ? 0.0f : ptx::exp2(maximum[h] - now);
       maximum[h] = now;
@@ -238,11 +227,11 @@ __device__ void write_rows(const ExtendParams& p, const Tile& t, const Rows& row
                            const float (&o)[Config<D>::kOutDims / 2], int dim0) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float denominator = quad_sum(softmax.denominator[h]);
+    float denominator = ptx::quad_sum(softmax.denominator[h]);
     if (rows.position[h] < 0) continue;
     float factor = 1;
     if (p.sinks) {  // once, unscaled, in log2 units
-      const float sink = p.sinks[rows.head[h]] * kLog2e, top = fmaxf(softmax.maximum[h], sink);
+      const float sink = p.sinks[rows.head[h]] * ptx::kLog2e, top = fmaxf(softmax.maximum[h], sink);
       factor = ptx::exp2(softmax.maximum[h] - top);
       denominator = denominator * factor + ptx::exp2(sink - top);
     }
