@@ -11,9 +11,6 @@
 namespace tailrace {
 namespace {
 
-constexpr float kBanBias = -100.0f;
-constexpr float kBanned = -1e30f;  // finite: a row whose every token is banned still has a largest
-
 // A token with its logit or its unnormalised probability. Filters keep a prefix of the order (value down, id up).
 struct Candidate {
   float value;
@@ -85,7 +82,6 @@ const float* process_logits(const SampleInput& in, const Scratch& scratch) {
   for (int32_t i = 0; i < s.num_bias; ++i) {
     const TokenId id = in.bias_ids[i];
     if (id < 0 || id >= in.vocab) continue;
-    // OpenAI: -100 bans. Added to a large logit it would only make the token rare.
     scratch.logits[id] += in.bias_values[i] <= kBanBias ? kBanned : in.bias_values[i];
   }
   apply_penalties(in, scratch);

@@ -35,5 +35,7 @@ void init_sampler_scratch(void* scratch, int64_t vocab);
 void sample_row(const SampleInput& in, void* scratch, SampledRow* out);
 
 inline constexpr float kMinLogprob = -9999.0f;  // OpenAI's stand-in for -infinity, which JSON cannot carry
+inline constexpr float kBanBias = -100.0f;      // OpenAI: this bias and below ban; added it would only make rare
+inline constexpr float kBanned = -1e30f;        // added instead; finite: a row whose every token is banned has a largest
 
 }  // namespace tailrace

@@ -130,7 +130,7 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
         shape.decode_rows > 0
             ? cost.max_extend_tokens(shape, (*shortest)->computed_len, budget_us, limit)
             : limit;
-    split = room >= 2 * kFloorTokens;
+    split = room >= 2 * kShareTokens;
   }
   if (split) std::rotate(order.begin(), shortest, shortest + 1);
   int32_t left = limit;
@@ -148,10 +148,10 @@ void Scheduler::Impl::add_extend_rows(StepPlan& plan, StepShape& shape) {
         at_floor = true;
         allowed = floor;
       }
-      if (split && i == 0 && !at_floor) allowed = std::max(floor, allowed / 2);
+      if (split && i == 0 && !at_floor) allowed = std::min(allowed, std::max(std::min(want, kShareTokens), allowed / 2));
       want = std::min(want, allowed);
     } else if (split && i == 0) {
-      want = std::min(want, std::max(std::min(kFloorTokens, left), left / 2));
+      want = std::min(want, std::max(std::min(kShareTokens, left), left / 2));
     }
     const int32_t before = plan.num_tokens;
     if (add_chunk(plan, shape, sequence, want)) left -= plan.num_tokens - before;
