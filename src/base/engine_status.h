@@ -90,6 +90,7 @@ struct EngineStatus {
   std::atomic<uint64_t> device_alloc_after_ready{0};
   LabelledCounters mixed_fallback;                  // tailrace_mixed_fallback_total{reason}
   std::atomic<uint64_t> mixed_over_budget{0};       // mixed steps that lasted longer than the bound of contract 3
+  std::atomic<uint64_t> launches{0}, slab_copies{0};    // steps, and those that needed a copy to the device
   std::atomic<uint64_t> mixed_floor_steps{0};       // those whose smallest chunk alone exceeds it: every second at most
 
   // Contract 6: device idle time between steps by cause, microseconds.

@@ -10,8 +10,13 @@
 
 namespace tailrace {
 
+// Slabs and sampled results that may be alive at once: of one step running, one queued, one being built, and one to spare.
+// Launch i uses place i % kStagingRing of every ring.
+inline constexpr int kStagingRing = 4;
+
 // Header of a slab. Sections follow at the given byte offsets from the header, each aligned to 64 bytes.
 struct SlabHeader {
+  uint64_t launch;  // the launch that this slab is for: a slab left from an older one is not applied
   int32_t num_rows, num_decode_rows, num_tokens;
   int32_t num_starts, num_block_patches, num_log_patches;
   int64_t rows_at, starts_at, block_patches_at, log_patches_at;
@@ -39,15 +44,22 @@ struct SlabLogPatch {
 
 // Device tables that patches are applied to.
 struct PatchTargets {
+  BatchRow* rows;  // [max_rows] the rows of the running step
   int32_t* block_table[kMaxKvGroups];
   int64_t table_stride[kMaxKvGroups];
   RowStateView state;
 };
 
-// Applies a slab's starts and patches. Runs on the engine stream before the step's forward, so that it is ordered against
+// A step without a slab: the same decode rows as the step before, each one token further.
+inline void advance_rows(BatchRow* rows, int32_t num_rows) {
+  for (int32_t r = 0; r < num_rows; ++r) rows[r].kv_len++;
+}
+
+// Applies a slab's rows, starts and patches. Runs on the engine stream before the step's forward, so that it is ordered against
 // the forward that still reads the tables (hazard 3). The CUDA backend has a kernel of the same meaning.
 inline void apply_slab(const std::byte* slab, const PatchTargets& targets) {
   const auto* header = reinterpret_cast<const SlabHeader*>(slab);
+  std::memcpy(targets.rows, slab + header->rows_at, sizeof(BatchRow) * header->num_rows);
   const auto* starts = reinterpret_cast<const SlabStart*>(slab + header->starts_at);
   for (int i = 0; i < header->num_starts; ++i) {
     const SlabStart& start = starts[i];

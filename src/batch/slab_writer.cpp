@@ -98,10 +98,11 @@ size_t slab_capacity(const SlabLimits& limits) {
 
 size_t slab_rows_offset() { return aligned(sizeof(SlabHeader)); }
 
-size_t write_slab(const StepPlan& plan, std::byte* slab, size_t capacity) {
+size_t write_slab(const StepPlan& plan, uint64_t launch, std::byte* slab, size_t capacity) {
   Cursor cursor(slab, capacity);
   auto* header = cursor.at<SlabHeader>(cursor.reserve<SlabHeader>(1));
   *header = SlabHeader{};
+  header->launch = launch;
   header->num_rows = static_cast<int32_t>(plan.rows.size());
   header->num_decode_rows = plan.num_decode_rows;
   header->num_tokens = plan.num_tokens;

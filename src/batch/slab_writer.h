@@ -21,7 +21,7 @@ size_t slab_capacity(const SlabLimits& limits);
 // Byte offset of the BatchRow array in every slab.
 size_t slab_rows_offset();
 
-// Writes `plan` to `slab`; CHECKs that it fits. Returns the bytes in use.
-size_t write_slab(const StepPlan& plan, std::byte* slab, size_t capacity);
+// Writes `plan` to `slab` for `launch`; CHECKs that it fits. Returns the bytes in use.
+size_t write_slab(const StepPlan& plan, uint64_t launch, std::byte* slab, size_t capacity);
 
 }  // namespace tailrace

@@ -12,6 +12,7 @@ namespace {
 struct Tables {
   static constexpr int kRows = 4, kStride = 32, kLog = 256;
   std::vector<int32_t> blocks[2] = {std::vector<int32_t>(kRows * kStride, -7), std::vector<int32_t>(kRows * kStride, -7)};
+  std::vector<BatchRow> rows = std::vector<BatchRow>(kRows);
   std::vector<TokenId> log = std::vector<TokenId>(kRows * kLog, -7);
   std::vector<RowSampling> sampling = std::vector<RowSampling>(kRows);
   std::vector<TokenId> bias_ids = std::vector<TokenId>(kRows * kMaxLogitBias, -7);
@@ -19,6 +20,7 @@ struct Tables {
   std::vector<TokenId> stop_ids = std::vector<TokenId>(kRows * kMaxStopTokenIds, -7);
   PatchTargets targets() {
     PatchTargets t{};
+    t.rows = rows.data();
     for (int g = 0; g < 2; ++g) {
       t.block_table[g] = blocks[g].data();
       t.table_stride[g] = kStride;
@@ -52,7 +54,7 @@ StepPlan example_plan() {
 
 TEST(SlabWriter, rows_and_patches_arrive_as_planned) {
   std::vector<std::byte> slab(slab_capacity(limits()));
-  write_slab(example_plan(), slab.data(), slab.size());
+  write_slab(example_plan(), 7, slab.data(), slab.size());
   const auto* rows = reinterpret_cast<const BatchRow*>(slab.data() + slab_rows_offset());
   EXPECT_EQ(rows[0].slot, 2);
   EXPECT_EQ(rows[0].kv_len, 8);
@@ -63,6 +65,8 @@ TEST(SlabWriter, rows_and_patches_arrive_as_planned) {
 
   Tables tables;
   apply_slab(slab.data(), tables.targets());
+  EXPECT_EQ(tables.rows[0].slot, 2);
+  EXPECT_EQ(tables.rows[1].q_len, 3);
   EXPECT_EQ(tables.blocks[0][1 * Tables::kStride + 1], 4);
   EXPECT_EQ(tables.blocks[0][1 * Tables::kStride + 2], -7) << "entries beyond the patch are left alone";
   EXPECT_EQ(tables.blocks[1][2 * Tables::kStride + 5], 8);
@@ -98,12 +102,12 @@ TEST(SlabWriter, the_largest_step_fits_the_capacity) {
   }
   plan.num_decode_rows = plan.num_tokens = l.max_rows;
   std::vector<std::byte> slab(slab_capacity(l));
-  EXPECT_LE(write_slab(plan, slab.data(), slab.size()), slab.size());
+  EXPECT_LE(write_slab(plan, 7, slab.data(), slab.size()), slab.size());
 }
 
 TEST(SlabWriterDeathTest, a_plan_that_outgrows_its_slab_is_our_bug) {
   std::vector<std::byte> slab(256);
-  EXPECT_DEATH(write_slab(example_plan(), slab.data(), slab.size()), "outgrew");
+  EXPECT_DEATH(write_slab(example_plan(), 7, slab.data(), slab.size()), "outgrew");
 }
 
 }  // namespace

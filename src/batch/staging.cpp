@@ -23,22 +23,24 @@ Expected<std::unique_ptr<Staging>> Staging::create(Device& device, size_t slab_c
   return staging;
 }
 
-const std::byte* Staging::stage(const StepPlan& plan, Stream& copy_stream, std::shared_ptr<Event>* copied) {
+std::shared_ptr<Event> Staging::stage(const StepPlan& plan, uint64_t launch, Stream& copy_stream) {
   // The fault keeps one pinned slab for all steps and never waits.
   const bool early = test_fault(Fault::kSlabReuseEarly);
-  Slot& slot = slots_[early ? 0 : plan.step % kStagingRing];
-  if (slot.copied && !early) slot.copied->wait("staging");  // four steps old: over by construction, counted if not
-  const size_t bytes = write_slab(plan, slot.pinned, capacity_);
+  Slot& slot = slots_[early ? 0 : launch % kStagingRing];
+  if (slot.copied && !early) slot.copied->wait("staging");  // four launches old: over by construction, counted if not
+  const size_t bytes = write_slab(plan, launch, slot.pinned, capacity_);
   if (slot.forward_done && !early) copy_stream.wait_for(slot.forward_done);
-  std::byte* twin = slots_[plan.step % kStagingRing].twin;
-  copy_stream.copy(twin, slot.pinned, bytes);
+  copy_stream.copy(slots_[launch % kStagingRing].twin, slot.pinned, bytes);
   slot.copied = copy_stream.record();
-  *copied = slot.copied;
-  return twin;
+  return slot.copied;
 }
 
-void Staging::set_forward_done(uint64_t step, std::shared_ptr<Event> event) {
-  slots_[step % kStagingRing].forward_done = std::move(event);
+void Staging::set_forward_done(uint64_t launch, std::shared_ptr<Event> event) {
+  slots_[launch % kStagingRing].forward_done = std::move(event);
+}
+
+const BatchRow* Staging::host_rows(uint64_t launch) const {
+  return reinterpret_cast<const BatchRow*>(slots_[launch % kStagingRing].pinned + slab_rows_offset());
 }
 
 }  // namespace tailrace

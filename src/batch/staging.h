@@ -5,13 +5,11 @@
 #include <cstddef>
 #include <memory>
 
+#include "batch/slab.h"
 #include "batch/slab_writer.h"
 #include "device/device.h"
 
 namespace tailrace {
-
-// Steps whose slab or result may be alive at once: one running, one queued, one being built, and one to spare.
-inline constexpr int kStagingRing = 4;
 
 class Staging {
  public:
@@ -20,14 +18,17 @@ class Staging {
   static size_t pinned_bytes(size_t slab_capacity, int32_t max_rows);
   static size_t device_bytes(size_t slab_capacity) { return kStagingRing * slab_capacity; }
 
-  // Packs `plan` into the pinned slab of its step and queues one copy to the device twin on `copy_stream`. Returns the twin;
-  // *copied is set when the copy has ended. A slab is refilled only when its last copy has ended (hazard 2), and a twin is
-  // overwritten only after `forward_done` of the step that used it, by a wait on the device.
-  const std::byte* stage(const StepPlan& plan, Stream& copy_stream, std::shared_ptr<Event>* copied);
-  // The forward of `step` reads its twin until `event`.
-  void set_forward_done(uint64_t step, std::shared_ptr<Event> event);
+  // Packs `plan` into the pinned slab of `launch` and queues one copy to its device twin on `copy_stream`. Returns the event
+  // that is set when the copy has ended. A slab is refilled only when its last copy has ended (hazard 2), and a twin is
+  // overwritten only after `forward_done` of the launch that read it, by a wait on the device.
+  std::shared_ptr<Event> stage(const StepPlan& plan, uint64_t launch, Stream& copy_stream);
+  // The step of `launch` may read its twin until `event`.
+  void set_forward_done(uint64_t launch, std::shared_ptr<Event> event);
 
-  SampledRow* sampled(uint64_t step) { return sampled_ + (step % kStagingRing) * max_rows_; }
+  const std::byte* twin(uint64_t launch) const { return slots_[launch % kStagingRing].twin; }
+  // Rows of the slab of `launch` in host memory, in the order of its plan.
+  const BatchRow* host_rows(uint64_t launch) const;
+  SampledRow* sampled(uint64_t launch) const { return sampled_ + (launch % kStagingRing) * max_rows_; }
 
  private:
   struct Slot {

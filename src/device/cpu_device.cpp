@@ -263,6 +263,7 @@ class CpuDevice : public Device {
   void* alloc_device(size_t bytes) override { return alloc(bytes, counters_->device_bytes); }
   void* alloc_pinned(size_t bytes) override { return alloc(bytes, counters_->pinned_bytes); }
 
+  void upload(void* dst, const void* src, size_t bytes) override { std::memcpy(dst, src, bytes); }
   void set_ready() override { counters_->ready = true; }
 
   DeviceCounters counters() const override {

@@ -53,6 +53,8 @@ class Device {
   // Zeroed memory, aligned to 256 bytes, owned by the device until it is destroyed. Null when there is not enough.
   virtual void* alloc_device(size_t bytes) = 0;
   virtual void* alloc_pinned(size_t bytes) = 0;
+  // Copies host memory into device memory before the call returns: loading only.
+  virtual void upload(void* dst, const void* src, size_t bytes) = 0;
   // Everything is claimed: later allocations and blocking waits other than "step_result" are counted.
   virtual void set_ready() = 0;
   virtual DeviceCounters counters() const = 0;

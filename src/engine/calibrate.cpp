@@ -92,14 +92,22 @@ CostModel measure_cost_model(ModelRunner& runner, int64_t vocab) {
   const double many = rows > 1 ? bench.time_us(rows, 1, short_kv, true) : one;
   const double deep = bench.time_us(1, 1, long_kv, true);
   const double extend = bench.time_us(1, chunk, 0, false);
-  const double extend_deep = over > chunk ? bench.time_us(1, chunk, over, false) : extend;
+  const bool has_prefix = over > chunk;
+  const double extend_deep = has_prefix ? bench.time_us(1, chunk, over, false) : extend;
+  const int32_t few = std::max(1, std::min(4, chunk / 4));
+  const double few_deep = has_prefix ? bench.time_us(1, few, over, false) : extend;
 
   cost.decode_row_us = rows > 1 ? std::max(0.1, (many - one) / (rows - 1)) : one / 4;
   cost.decode_kv_us = long_kv > short_kv ? std::max(0.0, (deep - one) / (long_kv - short_kv)) : 0;
   cost.base_us = std::max(1.0, one - cost.decode_row_us - cost.decode_kv_us * short_kv);
-  cost.extend_pair_us = over > chunk ? std::max(0.0, (extend_deep - extend) / (static_cast<double>(chunk) * over)) : 0;
-  cost.extend_token_us =
-      std::max(0.1, (extend - cost.base_us - cost.extend_pair_us * chunk * (chunk / 2)) / chunk);
+  // Three chunks give three unknowns: (chunk, 0), (few, over) and (chunk, over), the pairs within a chunk left aside.
+  cost.extend_token_us = std::max(0.1, (extend - cost.base_us) / chunk);
+  if (has_prefix) {
+    const double whole = std::max(0.0, extend_deep - extend);                                    // kv * over + pair * chunk * over
+    const double part = std::max(0.0, few_deep - cost.base_us - cost.extend_token_us * few);     // kv * over + pair * few * over
+    cost.extend_pair_us = std::max(0.0, whole - part) / (static_cast<double>(chunk - few) * over);
+    cost.extend_kv_us = std::max(0.0, part / over - cost.extend_pair_us * few);
+  }
   return cost;
 }
 

@@ -120,6 +120,7 @@ std::optional<Engine::Inflight> Engine::launch_next() {
       inflight.shape.decode_kv_tokens += row.kv_len();
     } else {
       inflight.shape.extend_tokens += row.q_len;
+      inflight.shape.extend_kv_tokens += row.computed_len;
       inflight.shape.extend_kv_pairs += int64_t{row.q_len} * (row.computed_len + row.q_len / 2);
     }
   }
@@ -204,6 +205,8 @@ void Engine::publish() {
   status_.extend_steps = stats.extend_steps;
   status_.mixed_steps = stats.mixed_steps;
   status_.mixed_floor_steps = stats.floor_steps;
+  status_.launches = runner_.launches();
+  status_.slab_copies = runner_.slabs();
   const DeviceCounters counters = runner_.device().counters();
   status_.device_bytes = static_cast<int64_t>(counters.device_bytes);
   status_.pinned_bytes = static_cast<int64_t>(counters.pinned_bytes);

@@ -33,7 +33,7 @@ Fixed fixed_bytes(const Model& model, const Backend& backend, const MemoryPlan& 
   const int64_t rows = plan.step.max_rows;
   const int64_t stride = div_up(plan.context_length, plan.kv.block_size) + 1;
   f.tables = sizeof(int32_t) * rows * stride * model.groups.size();
-  f.row_state = rows * (sizeof(TokenId) * (plan.context_length + 1) + sizeof(RowSampling) +
+  f.row_state = rows * (sizeof(TokenId) * (plan.context_length + 1) + sizeof(RowSampling) + sizeof(BatchRow) +
                         kMaxLogitBias * (sizeof(TokenId) + sizeof(float)) + kMaxStopTokenIds * sizeof(TokenId));
   f.staging_device = Staging::device_bytes(slab_capacity(plan.slab));
   f.staging_pinned = Staging::pinned_bytes(slab_capacity(plan.slab), plan.step.max_rows);
@@ -59,18 +59,19 @@ std::string mib(size_t bytes) {
   return text;
 }
 
-void write_ledger(const Model& model, size_t weight_bytes, const Fixed& fixed, MemoryPlan* plan) {
+void write_ledger(const Model& model, const Backend& backend, size_t weight_bytes, const Fixed& fixed,
+                  MemoryPlan* plan) {
   auto& ledger = plan->ledger;
   ledger.push_back({"weights", weight_bytes, "packed in their stored formats"});
   for (size_t g = 0; g < model.groups.size(); ++g) {
     const KvGroupSpec& group = model.groups[g];
     const int64_t blocks = plan->kv.groups[g].num_blocks;
-    const size_t bytes = group.bytes_per_token() * blocks * plan->kv.block_size;
+    const size_t bytes = kv_bytes_per_token(group, backend) * blocks * plan->kv.block_size;
     const std::string kind = group.window ? "window " + std::to_string(group.window) : "full";
     ledger.push_back({"KV " + kind, bytes,
                       std::to_string(group.num_layers) + " layers, " + std::to_string(blocks) + " blocks of " +
                           std::to_string(plan->kv.block_size) + " tokens, " +
-                          std::to_string(group.bytes_per_token()) + " B per token"});
+                          std::to_string(kv_bytes_per_token(group, backend)) + " B per token"});
   }
   const std::string rows = std::to_string(plan->step.max_rows) + " rows";
   ledger.push_back({"block tables", fixed.tables, rows + " x " + std::to_string(plan->context_length) + " tokens"});
@@ -102,9 +103,9 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
   size_t window_bytes = 0, full_token_bytes = 0;
   for (const KvGroupSpec& group : model.groups) {
     if (group.window == 0) {
-      full_token_bytes += group.bytes_per_token();
+      full_token_bytes += kv_bytes_per_token(group, backend);
     } else {
-      window_bytes += group.bytes_per_token() * window_blocks(group, limits) * limits.block_size;
+      window_bytes += kv_bytes_per_token(group, backend) * window_blocks(group, limits) * limits.block_size;
     }
   }
   const auto allowed = static_cast<size_t>(static_cast<double>(memory_bytes) * limits.mem_fraction);
@@ -142,7 +143,7 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
     set_shapes(model, limits, sampled_vocab, &plan);  // tables, row state and slabs shrink with it
     fixed = fixed_bytes(model, backend, plan);
   }
-  write_ledger(model, weight_bytes, fixed, &plan);
+  write_ledger(model, backend, weight_bytes, fixed, &plan);
   return plan;
 }
 

@@ -7,7 +7,7 @@
 namespace tailrace {
 namespace {
 
-class NoBackend : public Backend {
+class NoBackend : public HostBackend {
  public:
   const char* name() const override { return "none"; }
   Expected<size_t> packed_bytes(const TensorView& tensor) const override { return tensor.bytes; }

@@ -1,5 +1,7 @@
 #include "engine/model_runner.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/test_fault.h"
@@ -23,14 +25,14 @@ ModelRunner::~ModelRunner() {
 Status ModelRunner::claim(const Model& model) {
   const Status no_memory(StatusCode::kResourceExhausted, "the device has no room for the planned memory");
   const int64_t stride = (plan_.context_length + plan_.kv.block_size - 1) / plan_.kv.block_size + 1;
-  batch_.num_groups = static_cast<int32_t>(model.groups.size());
-  for (int g = 0; g < batch_.num_groups; ++g) {
+  binding_.batch.num_groups = static_cast<int32_t>(model.groups.size());
+  for (int g = 0; g < binding_.batch.num_groups; ++g) {
     const KvGroupSpec& spec = model.groups[g];
     const int64_t blocks = plan_.kv.groups[g].num_blocks;
-    auto* pool = static_cast<uint16_t*>(device_.alloc_device(spec.bytes_per_token() * blocks * plan_.kv.block_size));
+    auto* pool = static_cast<uint16_t*>(device_.alloc_device(kv_bytes_per_token(spec, backend_) * blocks * plan_.kv.block_size));
     auto* table = static_cast<int32_t*>(device_.alloc_device(sizeof(int32_t) * plan_.step.max_rows * stride));
     if (!pool || !table) return no_memory;
-    batch_.groups[g] = {.pool = pool,
+    binding_.batch.groups[g] = {.pool = pool,
                         .num_blocks = blocks,
                         .num_layers = spec.num_layers,
                         .kv_heads = spec.kv_heads,
@@ -39,8 +41,8 @@ Status ModelRunner::claim(const Model& model) {
                         .window = spec.window,
                         .block_table = table,
                         .table_stride = stride};
-    targets_.block_table[g] = table;
-    targets_.table_stride[g] = stride;
+    binding_.targets.block_table[g] = table;
+    binding_.targets.table_stride[g] = stride;
   }
   if (Status status = claim_row_state(); !status.ok()) return status;
 
@@ -50,52 +52,64 @@ Status ModelRunner::claim(const Model& model) {
   auto staging = Staging::create(device_, slab_capacity(plan_.slab), plan_.step.max_rows);
   if (!staging) return staging.error();
   staging_ = std::move(*staging);
-  return Status();
+  for (int i = 0; i < kStagingRing; ++i) binding_.slabs[i] = staging_->twin(i);
+  binding_.sampled = staging_->sampled(0);
+  binding_.max_rows = plan_.step.max_rows;
+  last_rows_.reserve(plan_.step.max_rows);
+  return backend_.bind(binding_, *engine_stream_);
 }
 
 Status ModelRunner::claim_row_state() {
   const int64_t rows = plan_.step.max_rows;
-  RowStateView& state = batch_.state;
+  RowStateView& state = binding_.batch.state;
   state.log_stride = plan_.context_length + 1;  // the last sampled token may lie one past the context
   state.token_log = static_cast<TokenId*>(device_.alloc_device(sizeof(TokenId) * rows * state.log_stride));
   state.sampling = static_cast<RowSampling*>(device_.alloc_device(sizeof(RowSampling) * rows));
   state.bias_ids = static_cast<TokenId*>(device_.alloc_device(sizeof(TokenId) * rows * kMaxLogitBias));
   state.bias_values = static_cast<float*>(device_.alloc_device(sizeof(float) * rows * kMaxLogitBias));
   state.stop_ids = static_cast<TokenId*>(device_.alloc_device(sizeof(TokenId) * rows * kMaxStopTokenIds));
-  if (!state.token_log || !state.sampling || !state.bias_ids || !state.bias_values || !state.stop_ids) {
+  binding_.targets.rows = static_cast<BatchRow*>(device_.alloc_device(sizeof(BatchRow) * rows));
+  if (!binding_.targets.rows || !state.token_log || !state.sampling || !state.bias_ids || !state.bias_values || !state.stop_ids) {
     return Status(StatusCode::kResourceExhausted, "the device has no room for the row state");
   }
-  targets_.state = state;
+  binding_.targets.state = state;
   return Status();
+}
+
+bool ModelRunner::advances(const StepPlan& plan) const {
+  if (!last_was_decode_ || plan.num_decode_rows != static_cast<int32_t>(plan.rows.size())) return false;
+  if (!plan.starts.empty() || !plan.block_patches.empty() || !plan.log_patches.empty()) return false;
+  return std::equal(plan.rows.begin(), plan.rows.end(), last_rows_.begin(), last_rows_.end(),
+                    [](const PlanRow& now, const PlanRow& last) {
+                      return now.slot == last.slot && now.computed_len == last.computed_len + 1 &&
+                             now.samples == last.samples;
+                    });
 }
 
 LaunchedStep ModelRunner::launch(const StepPlan& plan) {
   CHECK(!plan.empty());
   LaunchedStep launched{.step = plan.step, .num_rows = static_cast<int32_t>(plan.rows.size())};
-  const std::byte* slab = staging_->stage(plan, *copy_stream_, &launched.copied);
-
-  const PatchTargets targets = targets_;
-  auto apply = [slab, targets] { apply_slab(slab, targets); };
-  if (test_fault(Fault::kPatchRaces)) {
-    copy_stream_->run(apply);  // the fault: patches race the forward that still reads the tables
-    engine_stream_->wait_for(copy_stream_->record());
-  } else {
-    engine_stream_->wait_for(launched.copied);
-    engine_stream_->run(apply);
+  StepLaunch step{.launch = launches_++,
+                  .num_rows = launched.num_rows,
+                  .num_decode_rows = plan.num_decode_rows,
+                  .num_tokens = plan.num_tokens,
+                  .has_slab = !advances(plan)};
+  if (step.has_slab) {
+    ++slabs_;
+    const std::shared_ptr<Event> copied = staging_->stage(plan, step.launch, *copy_stream_);
+    step.rows = staging_->host_rows(step.launch);
+    if (test_fault(Fault::kPatchRaces)) {  // the fault: patches race the forward that still reads the tables
+      copy_stream_->run([slab = staging_->twin(step.launch), targets = binding_.targets] { apply_slab(slab, targets); });
+    }
+    engine_stream_->wait_for(copied);
   }
-  launched.begun = engine_stream_->record();
-
-  Batch batch = batch_;
-  batch.num_rows = static_cast<int32_t>(plan.rows.size());
-  batch.num_decode_rows = plan.num_decode_rows;
-  batch.num_tokens = plan.num_tokens;
-  // write_slab puts the rows right behind the header; the device's copy of the offset is not readable from here.
-  batch.rows = reinterpret_cast<const BatchRow*>(slab + slab_rows_offset());
-  batch.sampled = staging_->sampled(plan.step);
-  backend_.forward(*engine_stream_, batch);
-  launched.done = engine_stream_->record();
-  staging_->set_forward_done(plan.step, launched.done);
-  launched.sampled = batch.sampled;
+  const StepEvents events = backend_.run_step(*engine_stream_, step);
+  staging_->set_forward_done(step.launch, events.done);
+  last_rows_.assign(plan.rows.begin(), plan.rows.end());
+  last_was_decode_ = plan.num_decode_rows == launched.num_rows;
+  launched.begun = events.begun;
+  launched.done = events.done;
+  launched.sampled = staging_->sampled(step.launch);
   launched.launched_ns = now_ns();
   return launched;
 }

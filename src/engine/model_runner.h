@@ -17,7 +17,6 @@ struct LaunchedStep {
   uint64_t step = 0;
   int32_t num_rows = 0;
   int64_t launched_ns = 0;              // host time of the launch
-  std::shared_ptr<Event> copied;        // its slab reached the device
   std::shared_ptr<Event> begun, done;   // the forward's first and last moment on the engine stream
   const SampledRow* sampled = nullptr;  // [num_rows] pinned; valid when done
 };
@@ -33,6 +32,8 @@ class ModelRunner {
   LaunchedStep launch(const StepPlan& plan);
 
   const MemoryPlan& plan() const { return plan_; }
+  uint64_t launches() const { return launches_; }
+  uint64_t slabs() const { return slabs_; }  // launches that needed a copy to the device
   Device& device() { return device_; }
   Backend& backend() { return backend_; }
 
@@ -41,14 +42,19 @@ class ModelRunner {
       : device_(device), backend_(backend), plan_(plan) {}
   Status claim(const Model& model);
   Status claim_row_state();
+  // Whether `plan` is the last launch over again, every row one token further: then the device needs no slab.
+  bool advances(const StepPlan& plan) const;
 
   Device& device_;
   Backend& backend_;
   MemoryPlan plan_;
   std::unique_ptr<Stream> engine_stream_, copy_stream_;
   std::unique_ptr<Staging> staging_;
-  PatchTargets targets_{};
-  Batch batch_{};  // everything but the step's own fields
+  StepBinding binding_{};
+  uint64_t launches_ = 0;
+  uint64_t slabs_ = 0;
+  std::vector<PlanRow> last_rows_;  // of the last launch
+  bool last_was_decode_ = false;
 };
 
 }  // namespace tailrace

@@ -12,7 +12,7 @@ namespace tailrace {
 namespace {
 
 // A backend that computes nothing and checks, on the stream, the rows and block-table entries it was given.
-class WatchingBackend : public Backend {
+class WatchingBackend : public HostBackend {
  public:
   const char* name() const override { return "watching"; }
   Expected<size_t> packed_bytes(const TensorView& tensor) const override { return tensor.bytes; }
@@ -95,6 +95,57 @@ TEST(ModelRunner, hazard_3_patches_are_ordered_against_the_running_forward) {
   if (!kRacingFaults) return;
   ScopedTestFault fault(Fault::kPatchRaces);
   EXPECT_NE(run_seeds(8), "");
+}
+
+// A decode step whose rows are those of the step before, one token further, sends nothing to the device.
+TEST(ModelRunner, only_steps_that_change_something_need_a_slab) {
+  Model model;
+  model.config.vocab = 16;
+  model.groups = {{.window = 0, .num_layers = 1, .kv_heads = 1, .head_dim = 16}};
+  MemoryPlan plan;
+  plan.context_length = 256;
+  plan.max_step_tokens = 8;
+  plan.kv.groups = {{.window = 0, .num_blocks = 8}};
+  plan.step = {.max_rows = 2, .max_step_tokens = 8, .context_length = 256, .vocab = 16};
+  plan.slab = {.max_rows = 2, .num_groups = 1, .max_log_patch_tokens = 64, .max_patch_blocks = 64};
+  auto device = create_cpu_device({.memory_bytes = 1 << 24});
+  class : public WatchingBackend {
+   public:
+    void forward(Stream& stream, const Batch& batch) override {
+      stream.run([this, batch] { seen.push_back({batch.rows, batch.rows + batch.num_rows}); });
+    }
+    std::vector<std::vector<BatchRow>> seen;
+  } backend;
+  auto runner = ModelRunner::create(*device, backend, model, plan);
+  ASSERT_TRUE(runner.has_value());
+  const PlanRow a{.slot = 1, .computed_len = 5, .q_len = 1, .samples = true}, b{.slot = 0, .computed_len = 9, .q_len = 1, .samples = true};
+  const auto later = [](PlanRow row, int steps) { row.computed_len += steps; return row; };
+  const PlanRow chunk{.slot = 0, .computed_len = 0, .q_len = 3, .samples = true};
+  struct Case { std::vector<PlanRow> rows; int decode_rows; bool patched, slab; };
+  const std::vector<Case> cases = {
+      {{a, chunk}, 1, false, true},                              // the first
+      {{later(a, 1), later(b, 1)}, 2, false, true},              // after a mixed step
+      {{later(a, 2), later(b, 2)}, 2, false, false},             // nothing but a token each
+      {{later(a, 3), later(b, 3)}, 2, true, true},               // a block is handed out
+      {{later(a, 4), later(b, 4)}, 2, false, false},
+      {{later(a, 5)}, 1, false, true},                           // a row has ended
+      {{later(a, 6)}, 1, false, false},
+      {{later(a, 8)}, 1, false, true},                           // not one token further
+  };
+  uint64_t slabs = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    StepPlan step{.step = i + 1, .rows = cases[i].rows, .num_decode_rows = cases[i].decode_rows};
+    for (const PlanRow& row : step.rows) step.num_tokens += row.q_len;
+    if (cases[i].patched) step.block_patches = {{.group = 0, .slot = 0, .first_index = 0, .blocks = {3}}};
+    (*runner)->launch(step).done->wait("step_result");
+    slabs += cases[i].slab;
+    EXPECT_EQ((*runner)->slabs(), slabs) << "step " << i;
+    ASSERT_EQ(backend.seen.size(), i + 1);
+    for (size_t r = 0; r < step.rows.size(); ++r) {
+      EXPECT_EQ(backend.seen[i][r].slot, step.rows[r].slot);
+      EXPECT_EQ(backend.seen[i][r].kv_len, step.rows[r].kv_len()) << "step " << i << ", row " << r;
+    }
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "batch/batch.h"
+#include "batch/slab.h"
 #include "device/device.h"
 #include "kernels/blocks.h"
 #include "weights/tensor.h"
@@ -29,10 +30,34 @@ struct BackendOptions {
   bool fold_decode = false; // --mixed fold: decode rows run through the extend attention kernel
 };
 
+// What stays the same from launch to launch.
+struct StepBinding {
+  PatchTargets targets;
+  Batch batch;                           // groups and state; what a launch adds is unset
+  const std::byte* slabs[kStagingRing];  // device memory
+  SampledRow* sampled;                   // pinned, kStagingRing places of max_rows
+  int32_t max_rows;
+};
+
+// One step to queue.
+struct StepLaunch {
+  uint64_t launch = 0;              // 0, 1, 2, ...: the place of its slab and results in their rings
+  const BatchRow* rows = nullptr;   // its rows in host memory, readable during the call
+  int32_t num_rows = 0, num_decode_rows = 0, num_tokens = 0;
+  bool has_slab = true;             // false: the decode rows of the last launch, each one token further
+};
+
+// The first and the last moment of a step on the device.
+struct StepEvents {
+  std::shared_ptr<Event> begun, done;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual const char* name() const = 0;
+  // Values that a KV head takes per token in this backend's pools: head_dim or more.
+  virtual int32_t stored_head_dim(int32_t head_dim) const { return head_dim; }
 
   // Bytes of `tensors` stacked by rows (same cols) in this backend's layout; kUnsupported names the tensor and why.
   virtual Expected<size_t> packed_bytes(const TensorView& tensor) const = 0;
@@ -46,16 +71,35 @@ class Backend {
   // One line per block kind: which implementation serves it and why (printed at boot and by inspect).
   virtual std::vector<std::string> decisions() const = 0;
 
-  // Queues the whole step on `stream`: all blocks, then sampling of the rows with samples != 0 into batch.sampled and
-  // into state.token_log[slot][kv_len]. Neither blocks nor allocates. `batch` is copied.
-  virtual void forward(Stream& stream, const Batch& batch) = 0;
+  // Called once, after prepare: the addresses that every launch uses. A backend that captures graphs does so here.
+  virtual Status bind(const StepBinding& binding, Stream& stream) = 0;
 
-  // Logits of the last forward's sampling rows in row order [num_rows, vocab] fp32 (tests, evaluation).
+  // Queues the whole step on `stream`: rows and patches (from the launch's slab, or each row one token further), all
+  // blocks, then sampling of the rows with samples != 0 into the launch's place of the ring and into
+  // state.token_log[slot][kv_len]. Neither blocks nor allocates.
+  virtual StepEvents run_step(Stream& stream, const StepLaunch& step) = 0;
+
+  // Logits of the last step's sampling rows in row order [num_rows, vocab] fp32, once it is done (tests, evaluation).
   virtual const float* last_logits() const = 0;
 };
 
+// A backend whose kernels are host code on the stream.
+class HostBackend : public Backend {
+ public:
+  Status bind(const StepBinding& binding, Stream& stream) override {
+    binding_ = binding;
+    return {};
+  }
+  StepEvents run_step(Stream& stream, const StepLaunch& step) override;
+  // Queues blocks and sampling of `batch`, whose rows lie in memory. `batch` is copied.
+  virtual void forward(Stream& stream, const Batch& batch) = 0;
+
+ private:
+  StepBinding binding_{};
+};
+
 // The fused CPU kernels (AVX-512 VNNI, AVX2 or portable, chosen at run time), and the reference composition of small ops.
-std::unique_ptr<Backend> create_cpu_backend(const BackendOptions& options);
-std::unique_ptr<Backend> create_reference_backend(const BackendOptions& options);
+std::unique_ptr<HostBackend> create_cpu_backend(const BackendOptions& options);
+std::unique_ptr<HostBackend> create_reference_backend(const BackendOptions& options);
 
 }  // namespace tailrace

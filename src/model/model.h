@@ -16,9 +16,12 @@ struct KvGroupSpec {
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
 
-  // K and V of one token over the group's layers, bf16.
-  size_t bytes_per_token() const { return size_t{4} * num_layers * kv_heads * head_dim; }
 };
+
+// Bytes of K and V of one token over the group's layers, bf16, as `backend` stores them.
+inline size_t kv_bytes_per_token(const KvGroupSpec& group, const Backend& backend) {
+  return size_t{4} * group.num_layers * group.kv_heads * backend.stored_head_dim(group.head_dim);
+}
 
 // Where a layer's KV lies.
 struct KvPlace {

@@ -143,7 +143,8 @@ Status WeightLoader::run(const Job& job) const {
       return status;
     }
     if (tensor.rope_interleaved) undo_pairwise_order(tensor.head_dim, &values);
-    for (size_t i = 0; i < values.size(); ++i) job.values[i] = values[i] + job.add;
+    for (float& value : values) value += job.add;
+    device_->upload(job.values, values.data(), sizeof(float) * values.size());
   }
   if (!dummy_seed_) checkpoint_.release(job.tensor);
   return Status();
@@ -152,7 +153,7 @@ Status WeightLoader::run(const Job& job) const {
 Status WeightLoader::load(int threads, const std::function<void(size_t, size_t)>& progress) {
   CHECK(device_ != nullptr);
   if (!status_.ok()) return status_;
-  for (auto& [memory, values] : constants_) std::copy(values.begin(), values.end(), memory);
+  for (auto& [memory, values] : constants_) device_->upload(memory, values.data(), sizeof(float) * values.size());
 
   size_t total = 0;
   for (const Job& job : jobs_) total += job.bytes;

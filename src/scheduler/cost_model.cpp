@@ -6,7 +6,7 @@
 namespace tailrace {
 namespace {
 
-constexpr double kLearningRate = 0.02;
+constexpr double kLearningRate = 0.02, kOverrunRate = 0.1;
 
 double decode_us(const CostModel& model, const StepShape& shape) {
   return model.base_us + model.decode_row_us * shape.decode_rows +
@@ -15,6 +15,7 @@ double decode_us(const CostModel& model, const StepShape& shape) {
 
 double extend_us(const CostModel& model, const StepShape& shape) {
   return model.extend_token_us * shape.extend_tokens +
+         model.extend_kv_us * static_cast<double>(shape.extend_kv_tokens) +
          model.extend_pair_us * static_cast<double>(shape.extend_kv_pairs);
 }
 
@@ -26,7 +27,7 @@ double CostModel::predict_us(const StepShape& shape) const {
 
 int32_t CostModel::max_extend_tokens(const StepShape& shape, int64_t computed_len, double budget_us,
                                      int32_t limit) const {
-  const double left = budget_us - predict_us(shape);
+  const double left = budget_us - predict_us(shape) - extend_kv_us * static_cast<double>(computed_len);
   if (left <= 0 || limit <= 0) return 0;
   // token * n + pair * n * (computed + n / 2) = left, solved for n
   const double a = extend_pair_us / 2;
@@ -41,6 +42,7 @@ int32_t CostModel::max_extend_tokens(const StepShape& shape, int64_t computed_le
   while (tokens > 0) {  // the root may round up past the budget by one
     StepShape with = shape;
     with.extend_tokens += tokens;
+    with.extend_kv_tokens += computed_len;
     with.extend_kv_pairs += int64_t(tokens) * (computed_len + tokens / 2);
     if (predict_us(with) <= budget_us) break;
     --tokens;
@@ -57,9 +59,10 @@ void CostModel::observe(const StepShape& shape, double measured_us) {
   const bool has_extend = extend_part > 0;
   const double ratio =
       has_extend ? (measured_us - decode_part) / extend_part : measured_us / decode_part;
-  const double factor = 1 + kLearningRate * (std::clamp(ratio, 0.5, 2.0) - 1);
+  const double factor = 1 + (ratio > 1 && has_extend ? kOverrunRate : kLearningRate) * (std::clamp(ratio, 0.5, 2.0) - 1);
   if (has_extend) {
     extend_token_us *= factor;
+    extend_kv_us *= factor;
     extend_pair_us *= factor;
   } else {
     base_us *= factor;

@@ -184,6 +184,7 @@ bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequ
       {sequence.slot, sequence.logged_len, {ids + sequence.logged_len, ids + end}});
   sequence.logged_len = end;
   shape.extend_tokens += q_len;
+  shape.extend_kv_tokens += sequence.computed_len;
   shape.extend_kv_pairs += int64_t(q_len) * (sequence.computed_len + q_len / 2);
   const bool last = end == sequence.prefill_len;
   add_row(plan, sequence, q_len, last || test_fault(Fault::kSampleMiddleChunk));

@@ -54,6 +54,7 @@ class EngineFamilies {
     family("mixed_fallback_total", "Contract 3: mixed steps served by another path, by reason.", MetricType::Counter);
     labelled_all("reason", engine_.mixed_fallback);
     counter("mixed_over_budget", "Contract 3: mixed steps longer than the bound.", engine_.mixed_over_budget);
+    counter("slab_copies", "Steps whose rows or tables had to be sent to the device.", engine_.slab_copies);
     counter("mixed_floor_steps", "Mixed steps whose smallest chunk alone exceeds the bound.", engine_.mixed_floor_steps);
     family("device_idle_seconds_total", "Contract 6: device idle between steps, by cause.", MetricType::Counter);
     labelled("cause", "host_late", engine_.idle_host_late_us.load() * 1e-6);

@@ -50,6 +50,7 @@ TEST_F(Contracts, ten_thousand_decode_steps_neither_block_nor_allocate) {
   EXPECT_EQ(status.device_bytes, device_bytes);
   EXPECT_EQ(status.pinned_bytes, pinned_bytes);
   EXPECT_GT(status.device_bytes, 0);
+  EXPECT_LE(status.slab_copies * 32, status.launches) << "steady decode sends nothing to the device";
 }
 
 TEST_F(Contracts, claimed_memory_is_the_ledgers) {

@@ -10,7 +10,7 @@
 namespace tailrace {
 namespace {
 
-class CpuBackend : public Backend {
+class CpuBackend : public HostBackend {
  public:
   explicit CpuBackend(const BackendOptions& options)
       : options_(options),
@@ -82,7 +82,7 @@ class CpuBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> create_cpu_backend(const BackendOptions& options) {
+std::unique_ptr<HostBackend> create_cpu_backend(const BackendOptions& options) {
   return std::make_unique<CpuBackend>(options);
 }
 

@@ -29,7 +29,7 @@ double tolerance_of(Format format) {
   return format == Format::kBF16 ? 1e-2 : 3e-2;
 }
 
-std::unique_ptr<Backend> cpu_backend(int threads = 2, bool fold = false, int splits = 0) {
+std::unique_ptr<HostBackend> cpu_backend(int threads = 2, bool fold = false, int splits = 0) {
   return create_cpu_backend({.threads = threads, .kv_splits = splits, .fold_decode = fold});
 }
 
@@ -45,7 +45,7 @@ const Steps kMixedSteps = {
     {{4, 1, 18}, {3, 1, 258}, {0, 1, 44}, {1, 1, 102}, {5, 2, 2}},
 };
 
-void expect_equal_to_reference(const TinyConfig& config, std::unique_ptr<Backend> backend, const Steps& steps,
+void expect_equal_to_reference(const TinyConfig& config, std::unique_ptr<HostBackend> backend, const Steps& steps,
                                double tolerance, uint64_t seed = 3) {
   BackendHarness cpu(config, std::move(backend), seed), reference(config, create_reference_backend({}), seed);
   double sum = 0;

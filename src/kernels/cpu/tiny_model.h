@@ -189,7 +189,7 @@ class BackendHarness {
  public:
   static constexpr int kSlots = 8, kMaxLen = 320, kBlockSize = 16, kBlocksPerSlot = kMaxLen / kBlockSize;
 
-  BackendHarness(const TinyConfig& config, std::unique_ptr<Backend> backend, uint64_t seed)
+  BackendHarness(const TinyConfig& config, std::unique_ptr<HostBackend> backend, uint64_t seed)
       : backend_(std::move(backend)), model_(config, *backend_, seed), vocab_(config.vocab) {
     limits_ = {.max_rows = kSlots, .max_step_tokens = 600, .context_length = kMaxLen, .vocab = config.vocab};
     scratch_.resize(backend_->scratch_bytes(model_.blocks, limits_) / 64 + 2);
@@ -241,7 +241,7 @@ class BackendHarness {
     return logits;
   }
 
-  Backend& backend() { return *backend_; }
+  HostBackend& backend() { return *backend_; }
 
   std::vector<TokenId> log;
   std::vector<RowSampling> sampling;
@@ -269,7 +269,7 @@ class BackendHarness {
                       kBlocksPerSlot});
   }
 
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<HostBackend> backend_;
   TinyModel model_;
   int vocab_;
   StepLimits limits_;

@@ -37,7 +37,7 @@ struct Scratch {
   }
 };
 
-class ReferenceBackend : public Backend {
+class ReferenceBackend : public HostBackend {
  public:
   const char* name() const override { return "reference"; }
 
@@ -223,6 +223,6 @@ class ReferenceBackend : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> create_reference_backend(const BackendOptions&) { return std::make_unique<ReferenceBackend>(); }
+std::unique_ptr<HostBackend> create_reference_backend(const BackendOptions&) { return std::make_unique<ReferenceBackend>(); }
 
 }  // namespace tailrace

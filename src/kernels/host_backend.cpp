@@ -1,0 +1,24 @@
+#include "kernels/backend.h"
+
+namespace tailrace {
+
+StepEvents HostBackend::run_step(Stream& stream, const StepLaunch& step) {
+  const int place = static_cast<int>(step.launch % kStagingRing);
+  Batch batch = binding_.batch;
+  batch.num_rows = step.num_rows;
+  batch.num_decode_rows = step.num_decode_rows;
+  batch.num_tokens = step.num_tokens;
+  batch.rows = binding_.targets.rows;
+  batch.sampled = binding_.sampled + int64_t{place} * binding_.max_rows;
+  if (step.has_slab) {
+    stream.run([slab = binding_.slabs[place], targets = binding_.targets] { apply_slab(slab, targets); });
+  } else {
+    stream.run([rows = binding_.targets.rows, n = step.num_rows] { advance_rows(rows, n); });
+  }
+  StepEvents events{.begun = stream.record(), .done = nullptr};
+  forward(stream, batch);
+  events.done = stream.record();
+  return events;
+}
+
+}  // namespace tailrace
