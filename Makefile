@@ -55,26 +55,30 @@ bench-cpu: build ## speed beside llama.cpp on the demo model, in one run
 # CUDA kernels: nvcc and g++ alone, so that a GPU machine needs nothing else. Hopper first.
 NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) nvcc)
 NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a
-GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend
+GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_sampler
 
 .PHONY: gpu-programs gpu-check gpu-bench
 gpu-programs: $(GPU_PROGRAMS)
 
 build-gpu/bench_decode: build-gpu/attention_decode.o build-gpu/bench_decode.o
 build-gpu/bench_extend: build-gpu/attention_extend_hopper.o build-gpu/bench_extend.o
+build-gpu/bench_sampler: build-gpu/sampler.o build-gpu/sampler_scan.o build-gpu/bench_sampler.o \
+  build-gpu/host_sampler.o build-gpu/host_vocab_ops.o
 $(GPU_PROGRAMS):
 	@$(NVCC) $(NVCC_FLAGS) -cudart static $^ -o $@
 build-gpu/%.o: src/kernels/cuda/%.cu
 	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 build-gpu/%.o: bench/cuda/%.cu
 	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+build-gpu/host_%.o: src/sampler/%.cpp
+	@mkdir -p build-gpu && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
 -include $(wildcard build-gpu/*.d)
 
 gpu-check: gpu-programs ## on a machine with an NVIDIA GPU: each CUDA kernel against float64
-	@build-gpu/bench_decode check && build-gpu/bench_extend check
+	@build-gpu/bench_decode check && build-gpu/bench_extend check && build-gpu/bench_sampler check
 
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
-	@build-gpu/bench_decode bench && build-gpu/bench_extend bench
+	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench
 
 clean: ## remove what was built; models and virtual environments stay
 	rm -rf build build-asan build-tsan build-fuzz build-gpu
