@@ -1,0 +1,159 @@
+#include "device/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "base/check.h"
+
+namespace tailrace::cuda {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{1} << 30;
+constexpr size_t kClaimAlign = 256;
+
+size_t rounded(size_t bytes) { return std::max<size_t>((bytes + kClaimAlign - 1) / kClaimAlign, 1) * kClaimAlign; }
+
+class CudaStream : public Stream {
+ public:
+  explicit CudaStream(std::shared_ptr<CudaCore> core) : core_(std::move(core)) {
+    core_->make_current();
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    core_->add_stream(stream_);
+  }
+  ~CudaStream() override {
+    core_->make_current();
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    core_->remove_stream(stream_);
+    CUDA_CHECK(cudaStreamDestroy(stream_));
+  }
+
+  void run(std::function<void()> work) override {
+    const auto call = [](void* data) {
+      std::unique_ptr<std::function<void()>> work(static_cast<std::function<void()>*>(data));
+      (*work)();
+    };
+    CUDA_CHECK(cudaLaunchHostFunc(stream_, call, new std::function<void()>(std::move(work))));
+  }
+
+  void copy(void* dst, const void* src, size_t bytes) override {
+    CHECK_MSG(core_->owns(dst, bytes) && core_->owns(src, bytes),
+              "a stream copy must stay within device or pinned memory");
+    core_->make_current();
+    CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_));
+  }
+
+  std::shared_ptr<Event> record() override {
+    core_->make_current();
+    return record_event(core_, stream_);
+  }
+
+  void wait_for(const std::shared_ptr<Event>& event) override {
+    if (event->done()) return;
+    core_->make_current();
+    static_cast<const CudaWaitable&>(*event).enqueue_wait(stream_);
+  }
+
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  std::shared_ptr<CudaCore> core_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
+
+CudaDevice::CudaDevice(std::shared_ptr<CudaCore> core, const cudaDeviceProp& properties, size_t free_bytes,
+                       cudaStream_t loading)
+    : core_(std::move(core)), properties_(properties), free_bytes_(free_bytes), loading_(loading) {
+  chunks_.reserve(256);
+}
+
+CudaDevice::~CudaDevice() {
+  core_->make_current();
+  CUDA_CHECK(cudaDeviceSynchronize());
+  for (const Chunk& chunk : chunks_) CUDA_CHECK(cudaFree(chunk.base));
+  for (void* memory : pinned_) CUDA_CHECK(cudaFreeHost(memory));
+  CUDA_CHECK(cudaStreamDestroy(loading_));
+}
+
+std::string CudaDevice::description() const {
+  return std::string(properties_.name) + ", " + std::to_string(properties_.multiProcessorCount) + " SMs, " +
+         std::to_string(properties_.totalGlobalMem >> 20) + " MiB";
+}
+
+std::unique_ptr<Stream> CudaDevice::create_stream(const std::string&) { return std::make_unique<CudaStream>(core_); }
+
+void* CudaDevice::take(Chunk& chunk, size_t bytes) {
+  void* at = chunk.base + chunk.used;
+  chunk.used += bytes;
+  core_->device_bytes += bytes;
+  return at;
+}
+
+void* CudaDevice::alloc_device(size_t bytes) {
+  bytes = rounded(bytes);
+  std::lock_guard lock(mutex_);
+  core_->count_allocation();
+  if (!chunks_.empty() && chunks_[current_].bytes - chunks_[current_].used >= bytes) return take(chunks_[current_], bytes);
+  core_->make_current();
+  void* base = nullptr;
+  size_t chunk_bytes = std::max(bytes, kChunkBytes);
+  if (cudaMalloc(&base, chunk_bytes) != cudaSuccess) {
+    chunk_bytes = bytes;  // the last of the memory: no room for a chunk, but perhaps for the claim
+    if (cudaMalloc(&base, chunk_bytes) != cudaSuccess) {
+      cudaGetLastError();
+      // What is left may lie at the ends of earlier chunks.
+      for (Chunk& chunk : chunks_) {
+        if (chunk.bytes - chunk.used >= bytes) return take(chunk, bytes);
+      }
+      return nullptr;
+    }
+    cudaGetLastError();
+  }
+  CUDA_CHECK(cudaMemsetAsync(base, 0, chunk_bytes, loading_));
+  CUDA_CHECK(cudaStreamSynchronize(loading_));
+  core_->add_range(base, chunk_bytes);
+  chunks_.push_back({static_cast<std::byte*>(base), chunk_bytes, 0});
+  const size_t made = chunks_.size() - 1;
+  if (chunk_bytes > bytes || made == 0) current_ = made;  // a chunk of one claim has nothing to follow
+  return take(chunks_[made], bytes);
+}
+
+void* CudaDevice::alloc_pinned(size_t bytes) {
+  bytes = rounded(bytes);
+  std::lock_guard lock(mutex_);
+  core_->count_allocation();
+  core_->make_current();
+  void* base = nullptr;
+  if (cudaHostAlloc(&base, bytes, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  void* on_device = nullptr;
+  CUDA_CHECK(cudaHostGetDevicePointer(&on_device, base, 0));
+  CHECK_MSG(on_device == base, "pinned memory must have one address on host and device");
+  std::memset(base, 0, bytes);
+  core_->add_range(base, bytes);
+  pinned_.push_back(base);
+  core_->pinned_bytes += bytes;
+  return base;
+}
+
+void CudaDevice::upload(void* dst, const void* src, size_t bytes) {
+  CHECK_MSG(core_->owns(dst, bytes), "an upload must stay within device memory");
+  core_->make_current();
+  CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, loading_));
+  CUDA_CHECK(cudaStreamSynchronize(loading_));  // from pageable memory the copy itself may end after the call
+}
+
+DeviceCounters CudaDevice::counters() const {
+  return {core_->host_blocks, core_->allocs_after_ready, core_->device_bytes, core_->pinned_bytes};
+}
+
+cudaStream_t CudaDevice::cuda_stream(Stream& stream) const {
+  core_->make_current();
+  return static_cast<CudaStream&>(stream).stream();
+}
+
+}  // namespace tailrace::cuda

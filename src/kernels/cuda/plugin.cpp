@@ -1,0 +1,19 @@
+// The plugin's one symbol: what the binary gets to see of the CUDA backend.
+#include "device/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda_abi.h"
+
+namespace tailrace::cuda {
+namespace {
+
+constexpr CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
+                             .create_device = create_cuda_device,
+                             .probe = probe_cuda_device,
+                             .create_backend = create_cuda_backend};
+
+}  // namespace
+}  // namespace tailrace::cuda
+
+extern "C" __attribute__((visibility("default"))) const tailrace::CudaPlugin* tailrace_cuda_plugin() {
+  return &tailrace::cuda::kPlugin;
+}
