@@ -11,12 +11,22 @@
 
 extern char** environ;
 
+namespace {
+
+tailrace::Expected<std::string> find_gpu() {
+  const auto decision = tailrace::decide_device("cuda");
+  if (!decision) return tailrace::fail(decision.error());
+  return decision->reason;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace tailrace;
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
   const auto command = parse_command_line(std::vector<std::string>(argv + 1, argv + argc), environment,
-                                          BuildFacts{.version = TAILRACE_VERSION});
+                                          BuildFacts{.find_gpu = find_gpu, .version = TAILRACE_VERSION});
   if (!command) {
     std::fprintf(stderr, "tailrace: %s\n", command.error().message().c_str());
     return kExitBadInput;

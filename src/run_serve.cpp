@@ -102,6 +102,10 @@ void bound_exit(int code) {
 
 void print_start_up(const ServeConfig& config, const EngineHost& host) {
   if (config.log_level < LogLevel::kInfo) return;
+  const std::string& reason = config.engine.device_reason;
+  const bool fell_back = config.engine.device == DeviceChoice::kCpu && !reason.empty();
+  std::printf("device           %s%s\n", host.device().description().c_str(),
+              fell_back ? ("; no GPU: " + reason).c_str() : "");
   std::printf("model            %s\n", config.model.path.c_str());
   print_model_report(host.report());
   const CostModel& cost = host.cost();

@@ -2,19 +2,45 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "device/cuda_plugin.h"
 #include "engine/calibrate.h"
+#include "kernels/cuda_abi.h"
 #include "model/model_tensors.h"
 
 namespace tailrace {
 namespace {
 
-Expected<std::unique_ptr<Backend>> make_backend(const EngineSetup& setup) {
+// What computes: the backend's memory is the device's.
+struct Machine {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Backend> backend;
+};
+
+Expected<Machine> make_cuda_machine(const EngineSetup& setup, const BackendOptions& options) {
+  auto plugin = load_cuda_plugin(cuda_plugin_abi());
+  if (!plugin) return fail(plugin.error());
+  auto device = (*plugin)->create_device({.index = setup.device_index});
+  if (!device) return fail(device.error());
+  auto backend = (*plugin)->create_backend(**device, options);
+  return Machine{std::move(*device), std::move(backend)};
+}
+
+Expected<Machine> make_machine(const EngineSetup& setup) {
   BackendOptions options = setup.backend_options;
   options.threads = setup.threads;
   options.fold_decode = setup.mixed == MixedMode::kFold;
-  if (setup.backend == "cpu") return create_cpu_backend(options);
-  if (setup.backend == "reference") return create_reference_backend(options);
-  return fail(StatusCode::kUnsupported, "attention backend '" + setup.backend + "' is not in this build; say cpu or reference");
+  if (setup.device_kind == "cuda") return make_cuda_machine(setup, options);
+  CHECK_MSG(setup.device_kind == "cpu", "a device kind is cpu or cuda (decide_device)");
+  Machine machine{create_cpu_device(setup.device), nullptr};
+  if (setup.backend == "cpu") {
+    machine.backend = create_cpu_backend(options);
+  } else if (setup.backend == "reference") {
+    machine.backend = create_reference_backend(options);
+  } else {
+    return fail(StatusCode::kUnsupported, "attention backend '" + setup.backend + "' does not run on the CPU device; say cpu or reference");
+  }
+  return machine;
 }
 
 int load_threads(const EngineSetup& setup) {
@@ -80,26 +106,36 @@ ModelReport make_report(const Described& d, const Backend& backend, MemoryPlan m
 
 }  // namespace
 
+Expected<DeviceDecision> decide_device(const std::string& choice, int index) {
+  if (choice == "cpu") return DeviceDecision{"cpu", ""};
+  CHECK_MSG(choice == "cuda" || choice == "auto", "a device is auto, cpu or cuda");
+  auto plugin = load_cuda_plugin(cuda_plugin_abi());
+  const Expected<std::string> gpu = plugin ? (*plugin)->probe({.index = index}) : Expected<std::string>(fail(plugin.error()));
+  if (gpu) return DeviceDecision{"cuda", *gpu};
+  if (choice == "auto") return DeviceDecision{"cpu", gpu.error().message()};
+  return fail(gpu.error());
+}
+
 Expected<ModelReport> inspect_model(const EngineSetup& setup) {
-  auto backend = make_backend(setup);
-  if (!backend) return fail(backend.error());
-  auto described = describe(setup, **backend, nullptr);
+  auto machine = make_machine(setup);
+  if (!machine) return fail(machine.error());
+  const Backend& backend = *machine->backend;
+  auto described = describe(setup, backend, nullptr);
   if (!described) return fail(described.error());
-  const size_t memory_bytes = create_cpu_device(setup.device)->memory_bytes();
-  auto plan = plan_memory(described->model, described->loader->bytes(), **backend, setup.limits, memory_bytes,
-                          sampled_vocab(setup, described->config));
+  auto plan = plan_memory(described->model, described->loader->bytes(), backend, setup.limits,
+                          machine->device->memory_bytes(), sampled_vocab(setup, described->config));
   if (!plan) return fail(plan.error());
-  return make_report(*described, **backend, std::move(*plan));
+  return make_report(*described, backend, std::move(*plan));
 }
 
 Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setup, RequestQueue& queue,
                                                          EngineStatus& status,
                                                          const std::function<void(size_t, size_t)>& progress) {
   std::unique_ptr<EngineHost> host(new EngineHost());
-  host->device_ = create_cpu_device(setup.device);
-  auto backend = make_backend(setup);
-  if (!backend) return fail(backend.error());
-  host->backend_ = std::move(*backend);
+  auto machine = make_machine(setup);
+  if (!machine) return fail(machine.error());
+  host->device_ = std::move(machine->device);
+  host->backend_ = std::move(machine->backend);
 
   auto described = describe(setup, *host->backend_, host->device_.get());
   if (!described) return fail(described.error());

@@ -15,7 +15,9 @@ namespace tailrace {
 
 struct EngineSetup {
   std::string model_path;
-  std::string backend = "cpu";      // "cpu" or "reference"
+  std::string device_kind = "cpu";  // "cpu" or "cuda"
+  int device_index = 0;             // of the GPU
+  std::string backend = "cpu";      // on the CPU: "cpu" or "reference"; a GPU has one
   int threads = 0;                  // 0: all cores
   bool dummy_weights = false;       // --load-format dummy: config.json is enough
   uint64_t dummy_seed = 0;
@@ -28,6 +30,13 @@ struct EngineSetup {
   bool measure_cost = true;         // false: `cost` as given (tests, so that plans do not depend on the machine)
   CostModel cost;
 };
+
+// The device that serves `choice`: "cpu" and "cuda" as they are, "auto" is "cuda" where the plugin and a GPU that it supports
+// are there, else "cpu". `reason` says which GPU, or why there is none; kUnavailable and the reason when "cuda" cannot be had.
+struct DeviceDecision {
+  std::string kind, reason;
+};
+Expected<DeviceDecision> decide_device(const std::string& choice, int index = 0);
 
 // What a model would be and take, without loading it: for `tailrace inspect` and the start-up report.
 struct ModelReport {
@@ -53,6 +62,7 @@ class EngineHost {
   void flush_cache() { engine_->flush_cache(); }
 
   const ModelReport& report() const { return report_; }
+  const Device& device() const { return *device_; }
   const CostModel& cost() const { return cost_; }
   ModelRunner& runner() { return *runner_; }  // tests; not while the engine runs
 

@@ -8,9 +8,6 @@
 namespace tailrace {
 namespace {
 
-// Without --max-total-tokens a pool is not made larger than this many tokens or one context on a CPU: memory is shared
-// with other programs there. A GPU's memory is the server's alone.
-constexpr int64_t kCpuDefaultTokens = 65536;
 constexpr int kAheadTokens = 64;  // SchedulerConfig::blocks_ahead_tokens
 
 int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -85,6 +82,16 @@ void write_ledger(const Model& model, const Backend& backend, size_t weight_byte
 
 }  // namespace
 
+EngineLimits default_limits(const std::string& kind) {
+  // A GPU's memory is the server's alone; its blocks are what one bulk copy brings (kernels/cuda/kv_layout.h).
+  if (kind == "cuda") {
+    return {.max_rows = 64, .chunk_size = 2048, .block_size = 64, .mem_fraction = 0.9, .default_total_tokens = 0};
+  }
+  // More rows on a CPU only lengthen every step; beyond 512 tokens a chunk's linear layers gain nothing; memory is shared
+  // with other programs.
+  return {.max_rows = 16, .chunk_size = 512, .block_size = 16, .mem_fraction = 0.5};
+}
+
 size_t MemoryPlan::total_bytes() const {
   size_t total = 0;
   for (const LedgerLine& line : ledger) total += line.bytes;
@@ -113,10 +120,11 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
   int64_t tokens = limits.max_total_tokens;
   const int64_t one_context = div_up(plan.context_length, limits.block_size) * limits.block_size;
   if (tokens == 0) {
-    tokens = std::min<int64_t>(int64_t{limits.max_rows} * one_context, std::max(kCpuDefaultTokens, one_context));
+    tokens = int64_t{limits.max_rows} * one_context;
+    if (limits.default_total_tokens > 0) tokens = std::min(tokens, std::max(limits.default_total_tokens, one_context));
     if (memory_bytes > 0 && full_token_bytes > 0) {
       const int64_t room = allowed > claimed ? static_cast<int64_t>((allowed - claimed) / full_token_bytes) : 0;
-      tokens = std::min(tokens, room);
+      tokens = limits.default_total_tokens > 0 ? std::min(tokens, room) : room;
     }
   }
   if (memory_bytes > 0 && (tokens < limits.block_size || claimed + full_token_bytes * tokens > memory_bytes)) {

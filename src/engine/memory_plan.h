@@ -21,9 +21,13 @@ struct EngineLimits {
   int32_t block_size = 16;
   double mem_fraction = 0.6;         // --mem-fraction-static: share of the device's free memory that may be claimed
   int64_t max_total_tokens = 0;      // --max-total-tokens: KV tokens of the full group; 0: derived
+  int64_t default_total_tokens = 65536;  // a derived pool holds at most this, or one context; 0: what the memory allows
   bool prefix_cache = true;          // --cache-type radix
   double window_tree_share = 0.25;   // of a window group's pool, on top of what running rows need
 };
+
+// What the operator leaves open, for a device of `kind` ("cpu", "cuda").
+EngineLimits default_limits(const std::string& kind);
 
 struct LedgerLine {
   std::string name;

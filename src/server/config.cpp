@@ -65,8 +65,8 @@ void add_model_options(CLI::App& app, ServeConfig& config) {
 void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_splits) {
   auto& engine = config.engine;
   add_choice(app, "--device", engine.device,
-             {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}}, "")
-      ->group("Engine");
+             {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}},
+             "auto: a GPU where this build can use one, else the CPU")->group("Engine");
   add_choice(app, "--attention-backend", engine.attention_backend,
              {{"auto", AttentionBackendChoice::kAuto}, {"cpu", AttentionBackendChoice::kCpu},
               {"cuda", AttentionBackendChoice::kCuda}, {"reference", AttentionBackendChoice::kReference}},
@@ -82,7 +82,7 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
       ->check(within(0.01, 0.99))->group("Engine")->option_text("0.01-0.99");
   app.add_option("--max-total-tokens", engine.max_total_tokens, "size of the KV pool (default: by memory)")
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 40))->group("Engine")->option_text("N");
-  app.add_option("--cuda-graph-max-bs", engine.cuda_graph_max_bs, "largest decode batch that is captured as a graph")
+  app.add_option("--cuda-graph-max-bs", engine.cuda_graph_max_bs, "largest decode batch that is captured as a graph (default 64)")
       ->check(CLI::Range(1, 4096))->group("Engine")->option_text("N");
   add_choice(app, "--cache-type", engine.cache_type,
              {{"radix", CacheType::kRadix}, {"naive", CacheType::kNaive}}, "naive: no prefix reuse")->group("Engine");
@@ -186,7 +186,8 @@ Expected<CommandLine> parse_serve(const std::vector<std::string>& args, const Bu
                 "--api-key is empty, which would leave the server open; give a key or leave the flag out");
   }
   if (Status status = parse_kv_splits(kv_splits, config.engine.kv_splits); !status.ok()) return fail(status);
-  if (Status status = check_serve_config(config, facts); !status.ok()) return fail(status);
+  if (Status status = check_serve_config(config); !status.ok()) return fail(status);
+  if (Status status = settle_device(config.engine, facts); !status.ok()) return fail(status);
   if (config.model.served_name.empty()) config.model.served_name = default_served_name(config.model.path);
   if (inspect) return CommandLine(InspectConfig{std::move(config)});
   return CommandLine(std::move(config));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -25,14 +26,15 @@ struct ModelOptions {
 };
 
 struct EngineOptions {
-  DeviceChoice device = DeviceChoice::kAuto;
+  DeviceChoice device = DeviceChoice::kAuto;  // parsed: kCpu or kCuda, what `auto` came to
+  std::string device_reason;         // the GPU's name, or why `auto` found none; empty when --device cpu was said
   AttentionBackendChoice attention_backend = AttentionBackendChoice::kAuto;
   int32_t threads = 0;               // CPU kernels; 0: all cores
-  int32_t max_running_requests = 0;  // rows of a step; 0: derived from the device (CPU: 16)
+  int32_t max_running_requests = 0;  // rows of a step; 0: derived from the device (CPU 16, CUDA 64)
   int32_t chunked_prefill_size = 0;  // ceiling of a step's prefill tokens; 0: derived
-  double mem_fraction_static = 0.0;  // share of the device's memory for weights and KV; 0: derived (cpu: 0.5)
+  double mem_fraction_static = 0.0;  // share of the device's memory for weights and KV; 0: derived (CPU 0.5, CUDA 0.9)
   int64_t max_total_tokens = 0;      // tokens of the full-attention KV pool; 0: what the memory allows
-  int32_t cuda_graph_max_bs = 0;     // 0: derived
+  int32_t cuda_graph_max_bs = 0;     // decode rows of the largest captured step; 0: derived (64)
   CacheType cache_type = CacheType::kRadix;
   MixedChoice mixed = MixedChoice::kSplit;
   bool overlap = true;
@@ -93,7 +95,10 @@ using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, PrintAn
 
 // What this build and machine can do; decides which combinations are refused.
 struct BuildFacts {
-  bool cuda = false;
+  // The name of the GPU that this build can use, or why there is none. Asked once, and only when the flags leave it open.
+  std::function<Expected<std::string>()> find_gpu = [] {
+    return Expected<std::string>(fail(StatusCode::kUnavailable, "this build has no CUDA backend"));
+  };
   std::string version = "0.1.0";
 };
 

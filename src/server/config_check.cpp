@@ -120,15 +120,33 @@ Status parse_kv_splits(const std::string& text, int32_t& out) {
   return Status();
 }
 
-Status check_serve_config(const ServeConfig& config, const BuildFacts& facts) {
-  const auto& engine = config.engine;
-  const bool wants_cuda =
-      engine.device == DeviceChoice::kCuda || engine.attention_backend == AttentionBackendChoice::kCuda;
-  const bool cpu = engine.device == DeviceChoice::kCpu || !facts.cuda;
-  if (wants_cuda && !facts.cuda) {
-    return invalid(std::string(engine.device == DeviceChoice::kCuda ? "--device" : "--attention-backend") +
-                   " cuda: this build has no CUDA backend or the machine has no GPU; leave it out to run on the CPU");
+Status settle_device(EngineOptions& engine, const BuildFacts& facts) {
+  const bool cpu_kernels = engine.attention_backend == AttentionBackendChoice::kCpu ||
+                           engine.attention_backend == AttentionBackendChoice::kReference;
+  const bool asked = engine.device == DeviceChoice::kCuda || engine.attention_backend == AttentionBackendChoice::kCuda;
+  if (engine.device == DeviceChoice::kCpu || cpu_kernels) {
+    engine.device = DeviceChoice::kCpu;
+  } else {
+    const auto gpu = facts.find_gpu();
+    engine.device_reason = gpu ? *gpu : gpu.error().message();
+    if (!gpu && asked) {
+      return invalid(std::string(engine.device == DeviceChoice::kCuda ? "--device" : "--attention-backend") +
+                     " cuda: " + engine.device_reason + "; leave it out to run on the CPU");
+    }
+    engine.device = gpu ? DeviceChoice::kCuda : DeviceChoice::kCpu;
   }
+  if (engine.cuda_graph_max_bs > 0 && engine.device == DeviceChoice::kCpu) {
+    return invalid("--cuda-graph-max-bs: there are no CUDA graphs on the CPU device" +
+                   (engine.device_reason.empty() ? "" : " (" + engine.device_reason + ")") + "; leave it out");
+  }
+  if (engine.threads > 0 && engine.device == DeviceChoice::kCuda) {
+    return invalid("--threads sets the CPU kernels' threads and has no effect on a GPU: leave it out, or say --device cpu");
+  }
+  return Status();
+}
+
+Status check_serve_config(const ServeConfig& config) {
+  const auto& engine = config.engine;
   if (engine.device == DeviceChoice::kCpu && engine.attention_backend == AttentionBackendChoice::kCuda) {
     return invalid("--attention-backend cuda cannot run on --device cpu: use --attention-backend cpu or --device cuda");
   }
@@ -136,17 +154,11 @@ Status check_serve_config(const ServeConfig& config, const BuildFacts& facts) {
                                                engine.attention_backend == AttentionBackendChoice::kReference)) {
     return invalid("--attention-backend cpu|reference cannot run on --device cuda: use --device cpu");
   }
-  if (engine.cuda_graph_max_bs > 0 && cpu) {
-    return invalid("--cuda-graph-max-bs: there are no CUDA graphs on the CPU device; leave it out");
-  }
   if (engine.cuda_graph_max_bs > 0 && engine.max_running_requests > 0 &&
       engine.cuda_graph_max_bs > engine.max_running_requests) {
     return invalid("--cuda-graph-max-bs " + std::to_string(engine.cuda_graph_max_bs) +
                    " is more than --max-running-requests " + std::to_string(engine.max_running_requests) +
                    ": lower the first or raise the second");
-  }
-  if (engine.threads > 0 && !cpu && wants_cuda) {
-    return invalid("--threads sets the CPU kernels' threads and has no effect on --device cuda; leave it out");
   }
   if (engine.mixed == MixedChoice::kFold && engine.attention_backend == AttentionBackendChoice::kReference) {
     return invalid("--mixed fold compares attention kernels, and the reference backend has only one: use "

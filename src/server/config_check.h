@@ -19,8 +19,11 @@ Status explain_foreign_flag(const std::string& arg);
 // The error for a flag that nobody knows, with the nearest of `known` when one is near.
 Status unknown_flag(const std::string& arg, const std::vector<std::string>& known, const std::string& command);
 
-// Combinations that cannot work, and the model's path.
-Status check_serve_config(const ServeConfig& config, const BuildFacts& facts);
+// Combinations that cannot work on any machine, and the model's path.
+Status check_serve_config(const ServeConfig& config);
+
+// Settles engine.device as kCpu or kCuda, and refuses what the settled device cannot do.
+Status settle_device(EngineOptions& engine, const BuildFacts& facts);
 
 // Exists, or is a hub id (gets the command that downloads it), or is neither.
 Status check_model_path(const std::string& path);

@@ -42,6 +42,13 @@ std::string parse_error(std::vector<std::string> args, const std::vector<std::st
   return message;
 }
 
+BuildFacts with_gpu() {
+  return {.find_gpu = [] { return Expected<std::string>("NVIDIA Test GPU"); }};
+}
+BuildFacts without_gpu() {
+  return {.find_gpu = [] { return Expected<std::string>(fail(StatusCode::kUnavailable, "this machine has no NVIDIA GPU")); }};
+}
+
 bool mentions(const std::string& message, const std::string& text) { return message.find(text) != std::string::npos; }
 
 TEST(Config, defaults) {
@@ -125,7 +132,7 @@ TEST(Config, combinations_that_cannot_work) {
   Paths paths;
   const auto error = [&](std::vector<std::string> args, bool cuda) {
     args.insert(args.begin(), {"--model", paths.model});
-    return parse_error(args, {}, BuildFacts{.cuda = cuda});
+    return parse_error(args, {}, cuda ? with_gpu() : without_gpu());
   };
   EXPECT_TRUE(mentions(error({"--attention-backend", "cuda"}, false), "--attention-backend cuda"));
   EXPECT_TRUE(mentions(error({"--device", "cuda"}, false), "--device cuda"));
@@ -133,9 +140,43 @@ TEST(Config, combinations_that_cannot_work) {
   EXPECT_TRUE(mentions(error({"--device", "cuda", "--attention-backend", "reference"}, true), "--device cuda"));
   EXPECT_TRUE(mentions(error({"--cuda-graph-max-bs", "8"}, false), "--cuda-graph-max-bs"));
   EXPECT_TRUE(mentions(error({"--cuda-graph-max-bs", "8", "--max-running-requests", "4"}, true), "--max-running-requests"));
+  EXPECT_TRUE(mentions(error({"--threads", "2"}, true), "--threads"));
+  EXPECT_TRUE(mentions(error({"--attention-backend", "cuda", "--threads", "2"}, true), "--threads"));
   EXPECT_TRUE(mentions(error({"--mixed", "fold", "--attention-backend", "reference"}, false), "--mixed fold"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--context-length", "200"}, false), "--max-total-tokens"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--mem-fraction-static", "0.5"}, false), "one of them"));
+}
+
+TEST(Config, auto_takes_a_gpu_where_there_is_one) {
+  Paths paths;
+  const ServeConfig on_gpu = parse_ok({"--model", paths.model, "--cuda-graph-max-bs", "8"}, with_gpu());
+  EXPECT_EQ(on_gpu.engine.device, DeviceChoice::kCuda);
+  EXPECT_EQ(on_gpu.engine.device_reason, "NVIDIA Test GPU");
+  EXPECT_EQ(on_gpu.engine.cuda_graph_max_bs, 8);
+  const ServeConfig on_cpu = parse_ok({"--model", paths.model}, without_gpu());
+  EXPECT_EQ(on_cpu.engine.device, DeviceChoice::kCpu);
+  EXPECT_EQ(on_cpu.engine.device_reason, "this machine has no NVIDIA GPU");
+}
+
+TEST(Config, no_gpu_is_looked_for_when_the_flags_settle_it) {
+  Paths paths;
+  const BuildFacts facts{.find_gpu = []() -> Expected<std::string> {
+    ADD_FAILURE() << "looked for a GPU";
+    return "NVIDIA Test GPU";
+  }};
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--device", "cpu"}, facts).engine.device, DeviceChoice::kCpu);
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--attention-backend", "cpu"}, facts).engine.device, DeviceChoice::kCpu);
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--attention-backend", "reference"}, facts).engine.device, DeviceChoice::kCpu);
+  parse_error({"--model", paths.model, "--device", "cpu", "--attention-backend", "cuda"}, {}, facts);
+}
+
+TEST(Config, cuda_says_why_it_cannot_be_had) {
+  Paths paths;
+  for (const char* flag : {"--device", "--attention-backend"}) {
+    const std::string message = parse_error({"--model", paths.model, flag, "cuda"}, {}, without_gpu());
+    EXPECT_TRUE(mentions(message, std::string(flag) + " cuda: this machine has no NVIDIA GPU")) << message;
+    EXPECT_EQ(parse_ok({"--model", paths.model, flag, "cuda"}, with_gpu()).engine.device, DeviceChoice::kCuda);
+  }
 }
 
 TEST(Config, model_paths) {
