@@ -103,11 +103,14 @@ void Engine::reject(const Request& request, const Status& status) {
 }
 
 std::optional<Engine::Inflight> Engine::launch_next() {
+  const int64_t plan_ns = now_ns();
   const StepPlan plan = scheduler_.plan_step();
   if (plan.empty()) {
     plan_waited_ |= inflight_;
     return std::nullopt;
   }
+  const int64_t launch_ns = now_ns();
+  const uint64_t slabs = runner_.slabs();
   Inflight inflight{.step = runner_.launch(plan),
                     .predicted_us = plan.predicted_us,
                     .decode_only_us = plan.decode_only_us,
@@ -124,6 +127,14 @@ std::optional<Engine::Inflight> Engine::launch_next() {
       inflight.shape.extend_kv_pairs += int64_t{row.q_len} * (row.computed_len + row.q_len / 2);
     }
   }
+  inflight.record = {.step = plan.step,
+                     .num_rows = inflight.step.num_rows,
+                     .num_decode_rows = plan.num_decode_rows,
+                     .num_tokens = plan.num_tokens,
+                     .has_slab = runner_.slabs() != slabs,
+                     .plan_ns = plan_ns,
+                     .launch_ns = launch_ns,
+                     .launched_ns = inflight.step.launched_ns};
   status_.computed_tokens += plan.num_tokens;
   scheduler_.on_launched(plan);
   return inflight;
@@ -131,10 +142,13 @@ std::optional<Engine::Inflight> Engine::launch_next() {
 
 void Engine::process(Inflight& inflight) {
   inflight.step.done->wait("step_result");
+  inflight.record.result_ns = now_ns();
   for (int i = 0; i < inflight.step.num_rows; ++i) ids_[i] = inflight.step.sampled[i].id;
   scheduler_.on_result({.step = inflight.step.step, .ids = std::span(ids_).first(inflight.step.num_rows)});
   measure(inflight);
   deliver(inflight.step.sampled);
+  inflight.record.processed_ns = now_ns();
+  if (options_.log) options_.log->add(inflight.record);
 }
 
 void Engine::deliver(const SampledRow* sampled) {
@@ -159,9 +173,10 @@ void Engine::deliver(const SampledRow* sampled) {
   }
 }
 
-void Engine::measure(const Inflight& inflight) {
+void Engine::measure(Inflight& inflight) {
   const LaunchedStep& step = inflight.step;
-  const int64_t step_us = (step.done->device_ns() - step.begun->device_ns()) / 1000;
+  const int64_t begun_ns = step.begun->device_ns(), done_ns = step.done->device_ns();
+  const int64_t step_us = (done_ns - begun_ns) / 1000;
   scheduler_.cost_model().observe(inflight.shape, static_cast<double>(step_us));
   const bool mixed = inflight.shape.decode_rows > 0 && inflight.shape.extend_tokens > 0;
   const double bound_us = options_.max_mixed_ratio * inflight.decode_only_us;
@@ -170,19 +185,29 @@ void Engine::measure(const Inflight& inflight) {
     status_.mixed_over_budget++;  // floor steps, planned above the bound so that prefill is not starved, count apart
   }
   const IdleGap gap = trace_.add({.launched_ns = step.launched_ns,
-                                  .begun_ns = step.begun->device_ns(),
-                                  .done_ns = step.done->device_ns(),
+                                  .begun_ns = begun_ns,
+                                  .done_ns = done_ns,
                                   .had_work = inflight.had_work,
                                   .waited_for_result = inflight.waited_for_result});
+  inflight.record.begun_ns = begun_ns;
+  inflight.record.done_ns = done_ns;
+  inflight.record.gap = gap;
+  count_idle(inflight, gap);
+}
+
+void Engine::count_idle(const Inflight& inflight, const IdleGap& gap) {
+  int64_t& total_ns = idle_ns_[static_cast<int>(gap.cause)];
+  total_ns += gap.ns;  // summed in ns: a GPU's gaps are about a microsecond each
+  const auto total_us = static_cast<uint64_t>(total_ns / 1000);
   switch (gap.cause) {
-    case IdleCause::kNoWork: status_.idle_no_work_us += gap.us; break;
-    case IdleCause::kResultWait: status_.idle_result_wait_us += gap.us; break;
-    case IdleCause::kHostLate: status_.idle_host_late_us += gap.us; break;
-    case IdleCause::kMetadata: status_.idle_metadata_us += gap.us; break;
+    case IdleCause::kNoWork: status_.idle_no_work_us = total_us; break;
+    case IdleCause::kResultWait: status_.idle_result_wait_us = total_us; break;
+    case IdleCause::kHostLate: status_.idle_host_late_us = total_us; break;
+    case IdleCause::kMetadata: status_.idle_metadata_us = total_us; break;
   }
   if (gap.cause == IdleCause::kNoWork) return;  // before these requests came
   for (uint64_t id : inflight.request_ids) {
-    if (auto it = open_.find(id); it != open_.end()) it->second->stream->gpu_idle_us += gap.us;
+    if (auto it = open_.find(id); it != open_.end()) it->second->stream->gpu_idle_us += gap.ns / 1000;
   }
 }
 

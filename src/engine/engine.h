@@ -10,7 +10,7 @@
 #include "base/engine_status.h"
 #include "base/request_queue.h"
 #include "engine/model_runner.h"
-#include "engine/step_trace.h"
+#include "engine/step_log.h"
 #include "scheduler/scheduler.h"
 
 namespace tailrace {
@@ -19,6 +19,7 @@ struct EngineLoopOptions {
   bool overlap = true;             // --overlap off: each step is processed before the next is planned (A/B)
   double max_mixed_ratio = 4.0;    // contract 3, for the counter of steps that lasted longer
   int32_t bound_floor_us = 1000;   // steps shorter than this are not judged: timer noise
+  StepLog* log = nullptr;          // outlives the engine; null: none is kept
 };
 
 class Engine {
@@ -44,6 +45,7 @@ class Engine {
     bool had_work = true;            // for StepTimes
     bool waited_for_result = false;
     std::vector<uint64_t> request_ids;  // of its rows
+    StepRecord record;
   };
 
   void loop();
@@ -53,7 +55,8 @@ class Engine {
   void process(Inflight& inflight);
   void deliver(const SampledRow* sampled);
   void reject(const Request& request, const Status& status);
-  void measure(const Inflight& inflight);
+  void measure(Inflight& inflight);
+  void count_idle(const Inflight& inflight, const IdleGap& gap);
   void publish();
 
   EngineLoopOptions options_;
@@ -64,6 +67,7 @@ class Engine {
   StepTrace trace_;
   std::vector<TokenId> ids_;
   uint64_t host_blocks_seen_ = 0;
+  int64_t idle_ns_[kNumIdleCauses] = {};
   std::unordered_map<uint64_t, std::shared_ptr<const Request>> open_;  // admitted, not finished
   bool plan_waited_ = false;   // a plan was empty because results were missing, since the last launch
   bool was_idle_ = true;       // nothing to do at some time since the last launch

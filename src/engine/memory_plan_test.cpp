@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/step_trace.h"
+#include "engine/step_log.h"
 
 namespace tailrace {
 namespace {
@@ -84,6 +84,20 @@ TEST(MemoryPlan, a_context_beyond_the_models_own_is_said) {
   EXPECT_NE(plan->notes[0].find("4096"), std::string::npos) << plan->notes[0];
 }
 
+TEST(MemoryPlan, a_gpus_pool_takes_what_the_memory_allows) {
+  const size_t memory = size_t{8} << 30;
+  EngineLimits limits = default_limits("cuda");
+  limits.max_rows = 4;
+  auto gpu = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, memory, 1000);
+  ASSERT_TRUE(gpu.has_value()) << gpu.error().message();
+  EXPECT_LE(gpu->total_bytes(), memory * 9 / 10 + (1 << 20));
+  EXPECT_GT(gpu->total_bytes(), memory * 8 / 10);
+  EXPECT_EQ(gpu->kv.block_size, 64);
+  auto cpu = plan_memory(two_groups(), 1 << 20, NoBackend(), default_limits("cpu"), memory, 1000);
+  ASSERT_TRUE(cpu.has_value());
+  EXPECT_EQ(cpu->kv.groups[0].num_blocks, 65536 / 16 + 1);
+}
+
 TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {
   auto plan = plan_memory(two_groups(), size_t{8} << 20, NoBackend(), small_limits(), size_t{4} << 20, 1000);
   ASSERT_FALSE(plan.has_value());
@@ -91,14 +105,26 @@ TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {
   EXPECT_NE(plan.error().message().find("weights 8.0 MiB"), std::string::npos) << plan.error().message();
 }
 
+TEST(StepLog, keeps_the_last_steps_in_order) {
+  StepLog log(3);
+  for (uint64_t step = 1; step <= 2; ++step) log.add({.step = step});
+  EXPECT_EQ(log.records().size(), 2u);
+  for (uint64_t step = 3; step <= 5; ++step) log.add({.step = step});
+  const auto records = log.records();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records.front().step, 3u);
+  EXPECT_EQ(records.back().step, 5u);
+  EXPECT_EQ(log.total(), 5u);
+}
+
 TEST(StepTrace, gaps_are_split_by_cause) {
   StepTrace trace;
-  EXPECT_EQ(trace.add({.launched_ns = 0, .begun_ns = 1000, .done_ns = 500'000}).us, 0);
+  EXPECT_EQ(trace.add({.launched_ns = 0, .begun_ns = 1000, .done_ns = 500'000}).ns, 0);
   IdleGap gap = trace.add({.launched_ns = 100'000, .begun_ns = 505'000, .done_ns = 900'000});
-  EXPECT_EQ(gap.us, 5);
+  EXPECT_EQ(gap.ns, 5000);
   EXPECT_EQ(gap.cause, IdleCause::kMetadata);
   gap = trace.add({.launched_ns = 950'000, .begun_ns = 960'000, .done_ns = 1'000'000});
-  EXPECT_EQ(gap.us, 60);
+  EXPECT_EQ(gap.ns, 60'000);
   EXPECT_EQ(gap.cause, IdleCause::kHostLate);
   gap = trace.add({.launched_ns = 2'000'000, .begun_ns = 2'001'000, .done_ns = 2'100'000, .had_work = false});
   EXPECT_EQ(gap.cause, IdleCause::kNoWork);

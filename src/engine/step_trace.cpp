@@ -5,7 +5,7 @@ namespace tailrace {
 IdleGap StepTrace::add(const StepTimes& step) {
   IdleGap gap;
   if (last_done_ns_ != 0 && step.begun_ns > last_done_ns_) {
-    gap.us = (step.begun_ns - last_done_ns_) / 1000;
+    gap.ns = step.begun_ns - last_done_ns_;
     if (!step.had_work) {
       gap.cause = IdleCause::kNoWork;
     } else if (step.waited_for_result) {

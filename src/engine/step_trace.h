@@ -12,8 +12,14 @@ enum class IdleCause {
   kMetadata,    // launched in time, but its slab arrived late
 };
 
+inline constexpr int kNumIdleCauses = 4;
+inline const char* idle_cause_name(IdleCause cause) {
+  static constexpr const char* kNames[kNumIdleCauses] = {"no_work", "result_wait", "host_late", "metadata"};
+  return kNames[static_cast<int>(cause)];
+}
+
 struct IdleGap {
-  int64_t us = 0;
+  int64_t ns = 0;
   IdleCause cause = IdleCause::kNoWork;
 };
 
