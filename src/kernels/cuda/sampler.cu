@@ -12,370 +12,15 @@
 // Bound: 4 bytes a logit over the read bandwidth; launches and dependent loads (about 5 us) for a few rows.
 #include "kernels/cuda/sampler.h"
 
-#include "kernels/cuda/sampler_parts.h"
+#include <climits>
+
+#include "kernels/cuda/sampler_cut.cuh"
 #include "sampler/philox.h"
 
 namespace tailrace::cuda {
 namespace {
 
 using namespace sampling;
-
-constexpr int kThreads = 512;                       // of choose_kernel
-constexpr int kWarps = kThreads / 32;
-constexpr int kChunksPerLane = kMaxChunks / 32;
-constexpr int kKeysPerThread = kMaxChunks * kBlocksPerChunk / kThreads;
-constexpr int kCapacity = 2048;                     // tokens that are sorted in shared memory
-constexpr int kListPerThread = kCapacity / kThreads;
-constexpr int kBins = 2048;
-constexpr int kTopPBlocks = 128;  // blocks first looked at for top_p: peaked distributions need no more
-constexpr double kMassUnit = 17592186044416.0;      // 2^44: a vocabulary's sum fits 63 bits
-
-// Probability x kMassUnit, rounded down, by shifting the mantissa.
-__device__ __forceinline__ uint64_t mass_of(float probability) {
-  const uint32_t bits = __float_as_uint(probability);
-  const int shift = static_cast<int>(bits >> 23) - (127 - 21);
-  const uint64_t mantissa = (bits & 0x7fffffu) | 0x800000u;
-  return shift >= 0 ? mantissa << shift : mantissa >> min(-shift, 63);
-}
-
-// The probability of a composite of probability bits.
-__device__ __forceinline__ float list_float(uint64_t c) { return __uint_as_float(static_cast<uint32_t>(c >> 32)); }
-
-struct ChooseShared {
-  union {
-    struct {
-      uint32_t count[kBins], low[kBins], high[kBins];  // a bin's tokens, and their mass in two words
-    };
-    uint16_t blocks[kMaxChunks * kBlocksPerChunk];     // blocks to read
-  };
-  uint64_t list[kCapacity];                            // composites
-  uint64_t warp_mass[kWarps];
-  uint32_t warp_count[2][kWarps];
-  ChunkStats stats;      // of the whole row
-  double total;          // of exp((x - max) / temperature)
-  double raw_total;
-  int draw_chunk;        // unfiltered: where the draw falls
-  double draw_fraction;  // and how far into its sum
-  int num_blocks, num_list;
-  uint64_t found[3];
-  int32_t id;
-  uint32_t out[sizeof(SampledRow) / 4];
-};
-
-// A row's logits as the filters see them.
-struct RowView {
-  const float* x;
-  int64_t vocab;
-  const uint32_t* block_keys;
-  int num_blocks;
-  float max, inv_t;
-
-  __device__ float probability(float clean_value) const { return exp_nonpositive((clean_value - max) * inv_t); }
-  template <bool kByMass>
-  __device__ uint32_t key(float clean_value) const {
-    return kByMass ? __float_as_uint(probability(clean_value)) : value_key(clean_value);
-  }
-};
-
-// Calls f(id, clean value) for the ids of [begin, end), begin a multiple of 4; `index` takes every threads-th four. A
-// warp goes through its calls together: id may be >= end, then the value is -infinity.
-template <typename F>
-__device__ __forceinline__ void for_each(const RowView& row, int64_t begin, int64_t end, int index, int threads, F f) {
-#pragma unroll 2
-  for (int64_t base = begin; base < end; base += threads * 4) {
-    const int64_t id = base + index * 4;
-    float4 v = {kLowest, kLowest, kLowest, kLowest};
-    if (id < end) v = *reinterpret_cast<const float4*>(row.x + id);
-    const float lanes[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int c = 0; c < 4; ++c) f(id + c, id + c < end ? clean(lanes[c]) : kLowest);
-  }
-}
-
-// Sum of v over the threads before this one; *total over all.
-__device__ uint64_t scan_block(uint64_t v, ChooseShared& s, uint64_t* total) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  unsigned long long inclusive = v;
-  for (int d = 1; d < 32; d <<= 1) {
-    const unsigned long long before = __shfl_up_sync(kAll, inclusive, d);
-    if (lane >= d) inclusive += before;
-  }
-  __syncthreads();  // warp_mass may still be read from an earlier call
-  if (lane == 31) s.warp_mass[warp] = inclusive;
-  __syncthreads();
-  uint64_t before = 0, all = 0;
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) before += s.warp_mass[w];
-    all += s.warp_mass[w];
-  }
-  *total = all;
-  return before + inclusive - v;
-}
-
-// Composites of list[0, n) in descending order (bitonic); the rest of the list becomes zero up to a power of two.
-__device__ void sort_list(int n, ChooseShared& s) {
-  int size = 32;
-  while (size < n) size <<= 1;
-  __syncthreads();
-  for (int i = n + static_cast<int>(threadIdx.x); i < size; i += kThreads) s.list[i] = 0;
-  __syncthreads();
-  for (int span = 2; span <= size; span <<= 1) {
-    for (int stride = span >> 1; stride > 0; stride >>= 1) {
-      for (int pair = threadIdx.x; pair < size / 2; pair += kThreads) {
-        const int i = 2 * pair - (pair & (stride - 1)), j = i + stride;
-        const uint64_t a = s.list[i], b = s.list[j];
-        if ((a < b) == ((i & span) == 0)) s.list[i] = b, s.list[j] = a;
-      }
-      __syncthreads();
-    }
-  }
-}
-
-// Adds to the list where `wanted`; counts on beyond its capacity. Whole warps call it.
-__device__ __forceinline__ void append(bool wanted, uint64_t c, ChooseShared& s) {
-  const unsigned votes = __ballot_sync(kAll, wanted);
-  if (votes == 0) return;
-  const int lane = threadIdx.x & 31;
-  int at = 0;
-  if (lane == 0) at = atomicAdd(&s.num_list, __popc(votes));
-  at = __shfl_sync(kAll, at, 0) + __popc(votes & ((1u << lane) - 1));
-  if (wanted && at < kCapacity) s.list[at] = c;
-}
-
-// A key that at least `wanted` of the row's blocks reach, and few more: so at least that many tokens do. 0: all.
-__device__ uint32_t block_threshold(const RowView& row, int wanted, ChooseShared& s) {
-  uint32_t keys[kKeysPerThread];
-  for (int i = 0; i < kKeysPerThread; ++i) {
-    const int block = i * kThreads + threadIdx.x;
-    keys[i] = block < row.num_blocks ? row.block_keys[block] : 0;
-  }
-  uint32_t threshold = 0;
-  for (int bit = 31; bit >= 0; --bit) {
-    const uint32_t candidate = threshold | 1u << bit;
-    uint32_t reached = 0;
-    for (uint32_t key : keys) reached += key >= candidate;
-    reached = __reduce_add_sync(kAll, reached);
-    if ((threadIdx.x & 31) == 0) s.warp_count[bit & 1][threadIdx.x >> 5] = reached;
-    __syncthreads();
-    int total = 0;
-    for (uint32_t w : s.warp_count[bit & 1]) total += w;
-    if (total >= wanted) threshold = candidate;
-    if (total >= wanted && total <= wanted + wanted / 4) break;
-  }
-  return threshold;
-}
-
-// Lists (value key, id) of all tokens that reach `threshold`; returns how many there are, perhaps more than fit.
-__device__ int collect_blocks(const RowView& row, uint32_t threshold, ChooseShared& s) {
-  if (threshold == 0 && row.vocab > kCapacity) return kCapacity + 1;
-  __syncthreads();
-  if (threadIdx.x == 0) s.num_blocks = s.num_list = 0;
-  __syncthreads();
-  for (int block = threadIdx.x; block < row.num_blocks; block += kThreads) {
-    if (row.block_keys[block] >= threshold) s.blocks[atomicAdd(&s.num_blocks, 1)] = static_cast<uint16_t>(block);
-  }
-  __syncthreads();
-  const int num_blocks = s.num_blocks;
-  if (num_blocks > kCapacity) return kCapacity + 1;  // each holds at least one
-  for (int b = threadIdx.x >> 5; b < num_blocks; b += kWarps) {
-    const int64_t begin = int64_t{s.blocks[b]} * kBlock, end = min(begin + kBlock, row.vocab);
-    for_each(row, begin, end, threadIdx.x & 31, 32, [&](int64_t id, float value) {
-      const uint32_t key = value_key(value);
-      append(id < end && key >= threshold, composite(key, id), s);
-    });
-  }
-  __syncthreads();
-  return s.num_list;
-}
-
-// Tokens still in question while a cut is searched: those of one coarse bin, then those with a common composite prefix.
-struct Narrowing {
-  int coarse_bin = -1;
-  int shift = 64;
-  uint64_t prefix = 0;
-  uint64_t value_cut = 0;  // and only those whose value composite reaches this
-};
-
-template <bool kByMass>
-__device__ __forceinline__ int coarse_bin(const RowView& row, uint32_t key, float value) {
-  if (kByMass) return min((0x3f800000u - key) >> 17, kBins - 1u);  // 64 bins per halving of the probability
-  return static_cast<int>(fminf((row.max - value) * 64.0f, kBins - 1.0f));
-}
-
-// Adds a token to its bin; a warp whose tokens share a bin adds once, so that ties do not serialise.
-template <bool kByMass>
-__device__ __forceinline__ void add_to_bin(bool member, int bin, uint64_t mass, ChooseShared& s) {
-  int same = 0;
-  __match_all_sync(kAll, member ? bin : -1, &same);
-  uint32_t count = 1;
-  if (same) {
-    if (!member) return;
-    count = 32;
-    if (kByMass) mass = warp_sum(mass);
-    member = (threadIdx.x & 31) == 0;
-  }
-  if (!member) return;
-  atomicAdd(&s.count[bin], count);
-  if (kByMass) {
-    const auto low = static_cast<uint32_t>(mass);
-    const uint32_t before = atomicAdd(&s.low[bin], low);
-    const uint32_t high = static_cast<uint32_t>(mass >> 32) + (before + low < before ? 1 : 0);
-    if (high != 0) atomicAdd(&s.high[bin], high);
-  }
-}
-
-template <bool kByMass>
-__device__ __forceinline__ bool is_member(const RowView& row, const Narrowing& narrow, int64_t id, float value,
-                                          uint32_t key) {
-  return id < row.vocab && composite(value_key(value), id) >= narrow.value_cut &&
-         (narrow.coarse_bin < 0 || coarse_bin<kByMass>(row, key, value) == narrow.coarse_bin) &&
-         (narrow.shift == 64 || composite(key, id) >> narrow.shift == narrow.prefix);
-}
-
-// Counts the members, and their mass, by the next digit of their composites, largest first; by coarse bin at level 0.
-template <bool kByMass>
-__device__ void fill_bins(const RowView& row, const Narrowing& narrow, int level, int shift, uint32_t mask,
-                          ChooseShared& s) {
-  __syncthreads();
-  for (int i = threadIdx.x; i < kBins; i += kThreads) s.count[i] = s.low[i] = s.high[i] = 0;
-  __syncthreads();
-  for_each(row, 0, row.vocab, threadIdx.x, kThreads, [&](int64_t id, float value) {
-    const uint32_t key = row.key<kByMass>(value);
-    const auto digit = static_cast<uint32_t>(composite(key, id) >> shift) & mask;
-    const int bin = level == 0 ? coarse_bin<kByMass>(row, key, value) : static_cast<int>(mask - digit);
-    add_to_bin<kByMass>(is_member<kByMass>(row, narrow, id, value, key), bin,
-                        kByMass ? mass_of(__uint_as_float(key)) : 0, s);
-  });
-  __syncthreads();
-}
-
-// The member at which the running weight (mass, or 1 each) of the at most kCapacity members reaches `remaining`.
-template <bool kByMass>
-__device__ uint64_t find_member(const RowView& row, const Narrowing& narrow, uint64_t remaining, ChooseShared& s) {
-  if (threadIdx.x == 0) s.num_list = 0;
-  __syncthreads();
-  for_each(row, 0, row.vocab, threadIdx.x, kThreads, [&](int64_t id, float value) {
-    const uint32_t key = row.key<kByMass>(value);
-    append(is_member<kByMass>(row, narrow, id, value, key), composite(key, id), s);
-  });
-  __syncthreads();
-  sort_list(s.num_list, s);
-  uint64_t weight[kListPerThread], sum = 0, total;
-  for (int i = 0; i < kListPerThread; ++i) {
-    const int at = threadIdx.x * kListPerThread + i;
-    weight[i] = at < s.num_list ? (kByMass ? mass_of(list_float(s.list[at])) : 1) : 0;
-    sum += weight[i];
-  }
-  uint64_t before = scan_block(sum, s, &total);
-  for (int i = 0; i < kListPerThread; ++i) {
-    if (before < remaining && remaining <= before + weight[i]) s.found[0] = s.list[threadIdx.x * kListPerThread + i];
-    before += weight[i];
-  }
-  __syncthreads();
-  return s.found[0];
-}
-
-// The composite of the last token kept when the best `wanted` (kByMass: the fewest with that share of the mass) are kept,
-// of those whose value composite reaches `value_cut`. It is of a value key, kByMass: of probability bits.
-template <bool kByMass>
-__device__ uint64_t select_cut(const RowView& row, uint64_t value_cut, double wanted, ChooseShared& s) {
-  const int shifts[] = {0, 53, 42, 32, 9, 0}, widths[] = {11, 11, 11, 10, 10, 9};  // ids have 19 bits
-  Narrowing narrow{.value_cut = value_cut};
-  uint64_t remaining = 0;
-  for (int level = 0;; ++level) {
-    const int shift = shifts[level];
-    const uint32_t mask = (1u << widths[level]) - 1;
-    fill_bins<kByMass>(row, narrow, level, shift, mask, s);
-    constexpr int kBinsPerThread = kBins / kThreads;
-    uint64_t weight[kBinsPerThread], sum = 0, total;
-    for (int i = 0; i < kBinsPerThread; ++i) {
-      const int bin = threadIdx.x * kBinsPerThread + i;
-      weight[i] = kByMass ? static_cast<uint64_t>(s.high[bin]) << 32 | s.low[bin] : s.count[bin];
-      sum += weight[i];
-    }
-    uint64_t before = scan_block(sum, s, &total);
-    if (level == 0) {
-      const double target = kByMass ? ceil(wanted * static_cast<double>(total)) : wanted;
-      remaining = max(uint64_t{1}, min(static_cast<uint64_t>(target), total));
-    }
-    for (int i = 0; i < kBinsPerThread; ++i) {
-      const int bin = threadIdx.x * kBinsPerThread + i;
-      if (before < remaining && remaining <= before + weight[i]) {
-        s.found[0] = bin, s.found[1] = before, s.found[2] = s.count[bin];
-      }
-      before += weight[i];
-    }
-    __syncthreads();
-    const auto bin = static_cast<uint32_t>(s.found[0]);
-    remaining -= s.found[1];
-    const bool fits = s.found[2] <= kCapacity;
-    if (level == 0) {
-      narrow.coarse_bin = static_cast<int>(bin);
-    } else {
-      narrow.prefix = (level == 1 ? 0 : narrow.prefix << (narrow.shift - shift)) | (mask - bin);
-      // Bits 31..19 of a composite, above those of an id, are ones.
-      if (shift == 9) narrow.prefix |= (uint64_t{1} << 23) - (uint64_t{1} << 10);
-      narrow.shift = shift;
-    }
-    if (fits) break;
-  }
-  return find_member<kByMass>(row, narrow, remaining, s);
-}
-
-// What the draw over a row keeps; zeros keep everything.
-struct Filter {
-  uint64_t value_cut = 0, probability_cut = 0;
-  float min_p = 0;
-};
-
-// The token of [begin, end) at which the running mass passes u of the range's; on every thread.
-__device__ int32_t draw_range(const RowView& row, const Filter& filter, int64_t begin, int64_t end, double u,
-                              ChooseShared& s) {
-  const auto weigh = [&](int64_t id, float value) -> uint64_t {
-    const float p = row.probability(value);
-    const bool kept = id < row.vocab && p >= filter.min_p && composite(value_key(value), id) >= filter.value_cut &&
-                      composite(__float_as_uint(p), id) >= filter.probability_cut;
-    return kept ? mass_of(p) : 0;
-  };
-  uint64_t target = 0;
-  bool known = false;  // the target, from the first level's total
-  const auto aim = [&](uint64_t total) {
-    if (!known) target = min(static_cast<uint64_t>(u * static_cast<double>(total)), total - 1);
-    known = true;
-  };
-  while (end - begin > kThreads * 4) {
-    const int64_t part = ((end - begin + kWarps - 1) / kWarps + kBlock - 1) / kBlock * kBlock;
-    const int warp = threadIdx.x >> 5;
-    const int64_t part_begin = min(end, begin + warp * part), part_end = min(end, part_begin + part);
-    uint64_t sum = 0;
-    for_each(row, part_begin, part_end, threadIdx.x & 31, 32, [&](int64_t id, float value) {
-      if (id < part_end) sum += weigh(id, value);
-    });
-    sum = warp_sum(sum);
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0) s.warp_mass[warp] = sum;
-    __syncthreads();
-    uint64_t total = 0;
-    for (uint64_t w : s.warp_mass) total += w;
-    aim(total);
-    int w = 0;
-    for (; w < kWarps - 1 && target >= s.warp_mass[w]; ++w) target -= s.warp_mass[w];
-    begin += w * part;
-    end = min(end, begin + part);
-  }
-  uint64_t weight[4] = {}, sum = 0, total;
-  for_each(row, begin, end, threadIdx.x, kThreads, [&](int64_t id, float value) {
-    if (id < end) sum += weight[id & 3] = weigh(id, value);
-  });
-  uint64_t before = scan_block(sum, s, &total);
-  aim(total);
-  for (int i = 0; i < 4; ++i) {
-    if (before <= target && target < before + weight[i]) s.id = static_cast<int32_t>(begin + threadIdx.x * 4 + i);
-    before += weight[i];
-  }
-  __syncthreads();
-  return s.id;
-}
 
 // A list of (probability bits, id), descending: how many of its first tokens it takes to hold top_p of the whole (mass
 // units; 0: of the list's); 0 when all do not.
@@ -437,40 +82,49 @@ __device__ void list_probabilities(const RowView& row, int n, ChooseShared& s) {
 
 __device__ int32_t choose_filtered(const RowView& row, const RowSampling& rs, const RowNeeds& needs, double u,
                                    ChooseShared& s) {
-  uint32_t threshold;
-  if (needs.top_k || needs.top_p) {
-    threshold = block_threshold(row, needs.top_k ? rs.top_k : kTopPBlocks, s);
-  } else {  // a little below the value whose probability is min_p
-    threshold = value_key(clean(row.max + (logf(rs.min_p) - 1e-3f) * rs.temperature - fabsf(row.max) * 1e-6f));
-  }
-  int n = collect_blocks(row, threshold, s);
-  if (n <= kCapacity) {
+  const bool by_mass = needs.top_p && !needs.top_k;
+  // Long tails get a second chance: with 5/8 of the blocks about as many tokens as there are blocks are listed.
+  const int tail_blocks = row.vocab <= kCapacity ? INT_MAX / 2 : static_cast<int>(row.vocab / kBlock * 5 / 8);
+  for (const int top_p_blocks : {row.vocab <= kCapacity ? tail_blocks : min(kTopPBlocks, tail_blocks), tail_blocks}) {
+    uint32_t threshold;
+    if (needs.top_k || needs.top_p) {
+      threshold = block_threshold(row, needs.top_k ? rs.top_k : top_p_blocks, s);
+    } else {  // a little below the value whose probability is min_p
+      threshold = value_key(clean(row.max + (logf(rs.min_p) - 1e-3f) * rs.temperature - fabsf(row.max) * 1e-6f));
+    }
+    int n = collect_blocks(row, threshold, s);
+    if (n > kCapacity) break;
     if (needs.top_k) {
       sort_list(n, s);
       n = min(n, rs.top_k);
     }
     list_probabilities(row, n, s);
     if (!needs.top_p) return draw_list(n, rs.min_p, u, s);
-    n = list_top_p(n, rs.top_p, needs.top_k ? 0 : s.total * kMassUnit, s);
+    n = list_top_p(n, rs.top_p, by_mass ? s.total * kMassUnit : 0, s);
     // A token that is not listed weighs no more than the threshold does: the cut has to lie clearly above it.
-    const bool complete = n > 0 && (needs.top_k || threshold == 0 ||
+    const bool complete = n > 0 && (!by_mass || threshold == 0 ||
                                     list_float(s.list[n - 1]) > row.probability(key_value(threshold)) * 1.00001f);
     if (complete) return draw_list(n, rs.min_p, u, s);
   }
   Filter filter{.min_p = rs.min_p};
   if (needs.top_k) filter.value_cut = select_cut<false>(row, 0, rs.top_k, s);
   if (needs.top_p) filter.probability_cut = select_cut<true>(row, filter.value_cut, rs.top_p, s);
-  return draw_range(row, filter, 0, row.vocab, u, s);
+  return draw_row(row, filter, u, s);
+}
+
+// A lane's chunks of the row, neutral beyond its end; of use to the first warp.
+__device__ __forceinline__ void load_stats(const ChunkStats* stats, int chunks, ChunkStats (&mine)[kChunksPerLane]) {
+  for (int i = 0; i < kChunksPerLane; ++i) {
+    const int chunk = (threadIdx.x & 31) * kChunksPerLane + i;
+    mine[i] = chunk < chunks && threadIdx.x < 32 ? stats[chunk] : ChunkStats{kLowest, 0, 0, kLowest, 0};
+  }
 }
 
 // Joins the chunks' statistics and, for an unfiltered draw, finds its chunk; the first warp's work.
-__device__ void join_chunks(const ChunkStats* stats, int chunks, float inv_t, double u, ChooseShared& s) {
+__device__ void join_chunks(const ChunkStats (&mine)[kChunksPerLane], float inv_t, double u, ChooseShared& s) {
   const int lane = threadIdx.x;
-  ChunkStats mine[kChunksPerLane];
   uint32_t key = 0, raw_key = 0, arg = kAll;
   for (int i = 0; i < kChunksPerLane; ++i) {
-    const int chunk = lane * kChunksPerLane + i;
-    mine[i] = chunk < chunks ? stats[chunk] : ChunkStats{kLowest, 0, 0, kLowest, 0};
     if (value_key(mine[i].max) > key) key = value_key(mine[i].max), arg = mine[i].argmax;
     raw_key = max(raw_key, value_key(mine[i].raw_max));
   }
@@ -504,10 +158,14 @@ __device__ void join_chunks(const ChunkStats* stats, int chunks, float inv_t, do
     }
     before += weight[i];
   }
-  const unsigned found = __reduce_min_sync(kAll, first), heaviest_last = __reduce_max_sync(kAll, last);
-  if (found != kAll && found == first) s.draw_chunk = found, s.draw_fraction = fraction;
+  const unsigned passed = __reduce_min_sync(kAll, first), last_of_all = __reduce_max_sync(kAll, last);
+  const unsigned chosen = passed != kAll ? passed : last_of_all;
+  for (int i = 0; i < kChunksPerLane; ++i) {
+    if (lane * kChunksPerLane + i != chosen) continue;
+    s.draw_chunk = static_cast<int>(chosen), s.draw_max = mine[i].max;
+    s.draw_fraction = passed != kAll ? fraction : 1.0;
+  }
   if (lane == 0) {
-    if (found == kAll) s.draw_chunk = heaviest_last, s.draw_fraction = 1.0;
     s.stats = {max, static_cast<int32_t>(arg), 0, raw_max, 0};
     s.total = total, s.raw_total = raw_sum;
   }
@@ -525,13 +183,7 @@ __device__ void write_logprobs(const RowView& raw, int32_t id, int wanted, Choos
   int n = collect_blocks(raw, block_threshold(raw, wanted, s), s);
   if (n > kCapacity) {
     const uint64_t cut = select_cut<false>(raw, 0, wanted, s);
-    __syncthreads();
-    if (threadIdx.x == 0) s.num_list = 0;
-    __syncthreads();
-    for_each(raw, 0, raw.vocab, threadIdx.x, kThreads, [&](int64_t i, float value) {
-      const uint64_t c = composite(value_key(value), i);
-      append(i < raw.vocab && c >= cut, c, s);
-    });
+    run_job({.kind = Job::kList, .row = raw, .narrow = {.value_cut = cut}}, s);
     n = wanted;
   }
   sort_list(n, s);
@@ -541,17 +193,26 @@ __device__ void write_logprobs(const RowView& raw, int32_t id, int wanted, Choos
   }
 }
 
+// Grid (CTAs of a cluster, rows): the leader chooses, the others help with passes over the whole row.
 __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams p, const Scratch scratch) {
   __shared__ ChooseShared s;
-  const int row = blockIdx.x;
+  const int row = blockIdx.y;
+  const int64_t at = int64_t{row} * scratch.chunks;
+  ChunkStats mine[kChunksPerLane];
+  load_stats(scratch.stats + at, scratch.chunks, mine);  // asked for before it is known whether the row samples
   const BatchRow r = p.rows[row];
+  const uint64_t step = *p.step;
   if (r.samples == 0) return;
   const RowSampling rs = p.state.sampling[r.slot];
   const RowNeeds needs(rs, r.kv_len, p.vocab);
+  const bool may_need_help = needs.filtered || needs.tops;
+  if (cluster_rank() > 0) {
+    if (may_need_help) serve_jobs(s);
+    return;
+  }
   const float inv_t = needs.greedy ? 1.0f : 1.0f / rs.temperature;
   const double u = uniform_draw(rs.seed, rs.choice_index, static_cast<uint32_t>(r.kv_len));
-  const int64_t at = int64_t{row} * scratch.chunks;
-  if (threadIdx.x < 32) join_chunks(scratch.stats + at, scratch.chunks, inv_t, u, s);
+  if (threadIdx.x < 32) join_chunks(mine, inv_t, u, s);
   __syncthreads();
   const float* logits = p.logits + row * p.vocab_stride;
   const int num_blocks = scratch.chunks * kBlocksPerChunk;
@@ -567,20 +228,32 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
       id = choose_filtered(view, rs, needs, u, s);
     } else {  // relative to the chunk's own largest, as its sum is
       const int64_t begin = int64_t{s.draw_chunk} * kChunk;
-      view.max = scratch.stats[at + s.draw_chunk].max;
-      id = draw_range(view, Filter{}, begin, min(begin + kChunk, p.vocab), s.draw_fraction, s);
+      view.max = s.draw_max;
+      id = draw_range(view, Filter{}, begin, min(begin + kChunk, p.vocab), s.draw_fraction, -1, s);
     }
   }
   const int num_top = static_cast<int>(min(int64_t{max(0, min(rs.num_top_logprobs, kMaxTopLogprobs))}, p.vocab));
   if (threadIdx.x == 0) s.out[0] = id, s.out[1] = 0, s.out[2] = num_top;
   if (needs.logprobs) write_logprobs(raw, id, num_top, s);
   __syncthreads();
-  const auto slot = static_cast<int64_t>(*p.step % static_cast<uint64_t>(p.ring));
+  const auto slot = static_cast<int64_t>(step % static_cast<uint64_t>(p.ring));
   auto* out = reinterpret_cast<uint32_t*>(p.sampled_ring + slot * p.ring_stride + row);
   if (threadIdx.x < 3 + 2 * num_top) out[threadIdx.x] = s.out[threadIdx.x];
   if (threadIdx.x == 0 && r.kv_len < p.state.log_stride) {
     p.state.token_log[r.slot * p.state.log_stride + r.kv_len] = id;
   }
+  if (may_need_help) end_jobs(s);
+}
+
+// CTAs a row: while they would idle otherwise. 1 where the GPU has no clusters.
+int ctas_per_row(int num_rows) {
+  static const bool clusters = [] {
+    int device = 0, supported = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&supported, cudaDevAttrClusterLaunch, device) == cudaSuccess && supported != 0;
+  }();
+  if (!clusters) return 1;
+  return num_rows <= 16 ? 8 : num_rows <= 32 ? 4 : num_rows <= 64 ? 2 : 1;
 }
 
 }  // namespace
@@ -596,8 +269,12 @@ cudaError_t run_sampler(const SamplerParams& p, cudaStream_t stream) {
   const Scratch scratch(p.scratch, p.num_rows, p.vocab);
   const cudaError_t error = launch_scan(p, scratch, stream);
   if (error != cudaSuccess) return error;
-  cudaLaunchConfig_t choose{.gridDim = p.num_rows, .blockDim = kThreads, .stream = stream};
-  return cudaLaunchKernelEx(&choose, choose_kernel, p, scratch);
+  const auto ctas = static_cast<unsigned>(ctas_per_row(p.num_rows)), rows = static_cast<unsigned>(p.num_rows);
+  cudaLaunchAttribute cluster{.id = cudaLaunchAttributeClusterDimension};
+  cluster.val.clusterDim.x = ctas, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{.gridDim = dim3(ctas, rows), .blockDim = kThreads, .stream = stream};
+  config.attrs = &cluster, config.numAttrs = ctas > 1 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, choose_kernel, p, scratch);
 }
 
 }  // namespace tailrace::cuda

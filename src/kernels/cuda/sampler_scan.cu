@@ -119,7 +119,7 @@ __device__ float chunk_sum(const float (&value)[kPerThread], float max, float in
   return total;
 }
 
-__global__ void __launch_bounds__(kScanThreads) scan_kernel(const SamplerParams p, const Scratch scratch) {
+__global__ void __launch_bounds__(kScanThreads, 6) scan_kernel(const SamplerParams p, const Scratch scratch) {
   __shared__ ScanShared shared;
   const int row = blockIdx.y, chunk = blockIdx.x;
   const int first = chunk * kChunk, count = static_cast<int>(min(int64_t{kChunk}, p.vocab - first));
