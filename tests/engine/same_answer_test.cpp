@@ -1,6 +1,6 @@
 // Contract 4: the same answer on every path, on random checkpoints of three architectures. The reference is each request
 // alone, in one chunk, without cache and overlap.
-#include "support/same_answer.h"
+#include "ids/same_answer.h"
 
 #include <gtest/gtest.h>
 

@@ -4,9 +4,9 @@
 
 #include <random>
 
+#include "ids/same_answer.h"
 #include "support/checkpoint_writer.h"
 #include "support/request_sets.h"
-#include "support/same_answer.h"
 
 namespace tailrace {
 namespace {

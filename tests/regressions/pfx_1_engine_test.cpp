@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <random>
 
+#include "ids/same_answer.h"
 #include "support/checkpoint_writer.h"
-#include "support/same_answer.h"
+#include "support/request_sets.h"
 
 namespace tailrace {
 namespace {

@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "base/test_fault.h"
+#include "ids/same_answer.h"
 #include "support/checkpoint_writer.h"
-#include "support/same_answer.h"
+#include "support/request_sets.h"
 
 namespace tailrace {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
+#include "ids/same_answer.h"
 #include "support/checkpoint_writer.h"
 #include "support/request_sets.h"
-#include "support/same_answer.h"
 
 namespace tailrace {
 namespace {

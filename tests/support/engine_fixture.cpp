@@ -40,77 +40,31 @@ std::vector<TokenId> random_prompt(uint64_t seed, int32_t length, int32_t vocab)
   return ids;
 }
 
-TestEngine::TestEngine(const EngineSetup& setup, size_t queue_capacity) : queue_(queue_capacity) {
-  auto host = EngineHost::create(setup, queue_, status_, nullptr);
-  EXPECT_TRUE(host.has_value()) << host.error().message();
-  if (!host) return;
-  host_ = std::move(*host);
-  host_->start();
+TestEngine::TestEngine(const EngineSetup& setup, size_t queue_capacity) {
+  auto client = EngineClient::create(setup, queue_capacity);
+  EXPECT_TRUE(client.has_value()) << client.error().message();
+  if (client) client_ = std::move(*client);
 }
 
-TestEngine::~TestEngine() {
-  if (host_) stop(true);
-}
+TestEngine::~TestEngine() = default;
 
 std::shared_ptr<const Request> TestEngine::submit(Request request) {
-  request.id = next_request_id();
-  request.stream = std::make_shared<TokenStream>();
-  auto shared = std::make_shared<const Request>(std::move(request));
-  shared->stream->set_ready_callback([arrivals = arrivals_] {
-    {
-      std::lock_guard lock(arrivals->mutex);
-      arrivals->count++;
-    }
-    arrivals->changed.notify_all();
-  });
-  answers_.emplace(shared->id, Answer{});
-  const Status status = queue_.push({shared});
-  EXPECT_TRUE(status.ok()) << status.message();
-  return shared;
+  auto submitted = client_->submit(std::move(request));
+  EXPECT_TRUE(submitted.has_value()) << submitted.error().message();
+  return *submitted;
 }
 
-const Answer& TestEngine::poll(const Request& request) {
-  Answer& answer = answers_.at(request.id);
-  for (TokenEvent& event : request.stream->take()) {
-    EXPECT_FALSE(answer.finished) << "an event after the finish event";
-    if (event.kind == TokenEvent::Kind::kToken) {
-      answer.ids.push_back(event.id);
-      answer.logprobs.push_back(event.logprob);
-      answer.top.push_back(std::move(event.top_logprobs));
-    } else {
-      answer.finished = true;
-      answer.finish = event.finish;
-      answer.error = event.error.message();
-    }
-  }
-  answer.cached_len = request.stream->cached_len;
-  answer.num_preemptions = request.stream->num_preemptions;
-  return answer;
-}
+const Answer& TestEngine::poll(const Request& request) { return client_->poll(request); }
 
 const Answer& TestEngine::wait(const Request& request, int num_tokens, std::chrono::seconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
-    uint64_t seen;
-    {
-      std::lock_guard lock(arrivals_->mutex);
-      seen = arrivals_->count;
-    }
-    const Answer& answer = poll(request);
-    if (answer.finished || (num_tokens >= 0 && static_cast<int>(answer.ids.size()) >= num_tokens)) return answer;
-    std::unique_lock lock(arrivals_->mutex);
-    if (!arrivals_->changed.wait_until(lock, deadline, [&] { return arrivals_->count != seen; })) {
-      ADD_FAILURE() << "request " << request.id << " has " << answer.ids.size() << " tokens and no end after "
-                    << timeout.count() << " s";
-      return answer;
-    }
+  if (!client_->wait(request, num_tokens, timeout)) {
+    ADD_FAILURE() << "request " << request.id << " has " << poll(request).ids.size() << " tokens and no end after "
+                  << timeout.count() << " s";
   }
+  return poll(request);
 }
 
-void TestEngine::cancel(const Request& request) {
-  request.stream->cancel();
-  queue_.wake();
-}
+void TestEngine::cancel(const Request& request) { client_->cancel(request); }
 
 std::vector<Answer> TestEngine::run(const std::vector<Request>& requests) {
   std::vector<std::shared_ptr<const Request>> submitted;
@@ -120,26 +74,8 @@ std::vector<Answer> TestEngine::run(const std::vector<Request>& requests) {
   return answers;
 }
 
-void TestEngine::wait_idle() {
-  for (int i = 0; i < 20000; ++i) {
-    if (status_.idle && queue_.depth() == 0 && status_.running == 0 && status_.inflight_steps == 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  ADD_FAILURE() << "the engine does not become idle";
-}
-
-void TestEngine::flush_cache() {
-  wait_idle();
-  host_->flush_cache();
-  for (int i = 0; i < 20000 && status_.kv[0].cached != 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(status_.kv[0].cached, 0);
-}
-
-void TestEngine::stop(bool abort) {
-  host_->stop(abort);
-  host_->join();
-}
+void TestEngine::wait_idle() { EXPECT_TRUE(client_->wait_idle()) << "the engine does not become idle"; }
+void TestEngine::flush_cache() { EXPECT_TRUE(client_->flush_cache()) << "the cache does not become empty"; }
+void TestEngine::stop(bool abort) { client_->stop(abort); }
 
 }  // namespace tailrace

@@ -2,27 +2,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "engine/engine_host.h"
+#include "ids/engine_client.h"
 
 namespace tailrace {
-
-// What one request was given.
-struct Answer {
-  std::vector<TokenId> ids;
-  std::vector<float> logprobs;
-  std::vector<std::vector<TokenLogprob>> top;
-  bool finished = false;
-  FinishReason finish = FinishReason::kError;
-  std::string error;
-  int32_t cached_len = 0, num_preemptions = 0;
-};
 
 // Small limits and a fixed cost model, so that plans do not depend on the machine.
 EngineSetup test_setup(const std::string& model_path, const std::string& backend = "cpu");
@@ -38,7 +24,7 @@ class TestEngine {
   ~TestEngine();
   TestEngine(const TestEngine&) = delete;
 
-  bool ok() const { return host_ != nullptr; }
+  bool ok() const { return client_ != nullptr; }
   // Gives the request an id and a stream of its own, and submits it.
   std::shared_ptr<const Request> submit(Request request);
   // What has arrived so far.
@@ -54,21 +40,11 @@ class TestEngine {
   void flush_cache();
   void stop(bool abort);
 
-  EngineStatus& status() { return status_; }
-  EngineHost& host() { return *host_; }
+  EngineStatus& status() { return client_->status(); }
+  EngineHost& host() { return client_->host(); }
 
  private:
-  struct Arrivals {  // outlives the engine in callbacks
-    std::mutex mutex;
-    std::condition_variable changed;
-    uint64_t count = 0;
-  };
-
-  RequestQueue queue_;
-  EngineStatus status_;
-  std::shared_ptr<Arrivals> arrivals_ = std::make_shared<Arrivals>();
-  std::unordered_map<uint64_t, Answer> answers_;
-  std::unique_ptr<EngineHost> host_;
+  std::unique_ptr<EngineClient> client_;
 };
 
 }  // namespace tailrace

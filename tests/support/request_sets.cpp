@@ -44,6 +44,15 @@ std::vector<Request> sampled_requests(int32_t max_tokens) {
   return requests;
 }
 
+std::vector<Answer> run_alone(TestEngine& engine, const std::vector<Request>& requests) {
+  std::vector<Answer> answers;
+  for (const Request& request : requests) {
+    engine.flush_cache();
+    answers.push_back(engine.wait(*engine.submit(request)));
+  }
+  return answers;
+}
+
 std::vector<Answer> run_mixed(TestEngine& engine, const std::vector<Request>& requests, int32_t long_len) {
   std::vector<std::shared_ptr<const Request>> submitted(requests.size());
   for (size_t i = 0; i < requests.size(); i += 2) submitted[i] = engine.submit(requests[i]);

@@ -15,6 +15,8 @@ std::vector<Request> varied_requests(int32_t max_tokens = 24);
 // Drawn at temperature 1, each with a seed of its own.
 std::vector<Request> sampled_requests(int32_t max_tokens = 24);
 
+// Each request alone on `engine`, one after the other, the cache dropped before each.
+std::vector<Answer> run_alone(TestEngine& engine, const std::vector<Request>& requests);
 // Half of the requests decode when the others and a prompt of `long_len` tokens arrive.
 std::vector<Answer> run_mixed(TestEngine& engine, const std::vector<Request>& requests, int32_t long_len);
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/engine_fixture.h"
+#include "ids/engine_client.h"
 
 namespace tailrace {
 
@@ -33,8 +33,5 @@ using Variant = std::function<std::vector<Answer>(const std::vector<Request>&)>;
 // requests are run again, the differing ones with their prompt continued by the reference's tokens, until all agree.
 Comparison same_answer(const std::vector<Request>& requests, const std::vector<Answer>& reference,
                        const Variant& variant, const SameAnswerOptions& options = {});
-
-// Each request alone on `engine`, one after the other, the cache dropped before each.
-std::vector<Answer> run_alone(TestEngine& engine, const std::vector<Request>& requests);
 
 }  // namespace tailrace

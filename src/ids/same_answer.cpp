@@ -1,4 +1,4 @@
-#include "support/same_answer.h"
+#include "ids/same_answer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -142,15 +142,6 @@ Comparison same_answer(const std::vector<Request>& requests, const std::vector<A
   while (comparer.take(variant(comparer.next_requests()))) {
   }
   return comparer.result_;
-}
-
-std::vector<Answer> run_alone(TestEngine& engine, const std::vector<Request>& requests) {
-  std::vector<Answer> answers;
-  for (const Request& request : requests) {
-    engine.flush_cache();
-    answers.push_back(engine.wait(*engine.submit(request)));
-  }
-  return answers;
 }
 
 }  // namespace tailrace

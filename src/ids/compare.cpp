@@ -1,0 +1,149 @@
+#include "ids/compare.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+
+#include "ids/same_answer.h"
+#include "ids/workload.h"
+
+namespace tailrace {
+namespace {
+
+constexpr std::chrono::seconds kPatience(600);
+constexpr int32_t kSmallChunk = 48;  // no multiple of a block on any device
+constexpr int32_t kLargestReferenceChunk = 8192;
+
+// A request that cannot be submitted or does not end leaves an answer that the comparison refuses.
+Answer finish(EngineClient& client, const Expected<std::shared_ptr<const Request>>& request) {
+  if (!request) return {.error = request.error().message()};
+  client.wait(**request, -1, kPatience);
+  return client.poll(**request);
+}
+
+std::vector<Answer> alone(EngineClient& client, const std::vector<Request>& requests) {
+  std::vector<Answer> answers;
+  for (const Request& request : requests) {
+    client.flush_cache();
+    answers.push_back(finish(client, client.submit(request)));
+  }
+  return answers;
+}
+
+std::vector<Answer> at_once(EngineClient& client, const std::vector<Request>& requests) {
+  std::vector<Expected<std::shared_ptr<const Request>>> submitted;
+  for (const Request& request : requests) submitted.push_back(client.submit(request));
+  std::vector<Answer> answers;
+  for (const auto& request : submitted) answers.push_back(finish(client, request));
+  return answers;
+}
+
+// Half of the requests decode when the others arrive.
+std::vector<Answer> staggered(EngineClient& client, const std::vector<Request>& requests) {
+  std::vector<Expected<std::shared_ptr<const Request>>> submitted(requests.size());
+  for (size_t i = 0; i < requests.size(); i += 2) submitted[i] = client.submit(requests[i]);
+  for (size_t i = 0; i < requests.size(); i += 2) {
+    if (submitted[i]) client.wait(**submitted[i], 1, kPatience);
+  }
+  for (size_t i = 1; i < requests.size(); i += 2) submitted[i] = client.submit(requests[i]);
+  std::vector<Answer> answers;
+  for (const auto& request : submitted) answers.push_back(finish(client, request));
+  return answers;
+}
+
+using Way = std::vector<Answer> (*)(EngineClient&, const std::vector<Request>&);
+
+struct Path {
+  const char* name;
+  Way way;
+  // What must have happened for the path to be one: a counter that grows, or null.
+  std::atomic<uint64_t> EngineStatus::*proof;
+};
+
+// Engine options, and the paths that run on them.
+struct EngineCase {
+  EngineSetup setup;
+  std::vector<Path> paths;
+};
+
+EngineSetup reference_setup(const EngineSetup& base, const std::vector<Request>& requests) {
+  EngineSetup setup = base;
+  int32_t longest = 1;
+  for (const Request& request : requests) longest = std::max(longest, static_cast<int32_t>(request.prompt_ids.size()));
+  setup.limits.chunk_size = std::min(longest, kLargestReferenceChunk);
+  setup.limits.prefix_cache = false;
+  setup.engine.overlap = false;
+  setup.backend_options.kv_splits = 1;
+  return setup;
+}
+
+std::vector<EngineCase> engines(const EngineSetup& base) {
+  EngineSetup uncached = base, small = base, no_overlap = base, alternating = base;
+  uncached.limits.prefix_cache = false;
+  small.limits.chunk_size = kSmallChunk;
+  small.limits.prefix_cache = false;
+  no_overlap.engine.overlap = false;
+  no_overlap.limits.prefix_cache = false;
+  alternating.mixed = MixedMode::kOff;
+  alternating.limits.prefix_cache = false;
+  EngineSetup cached = base;
+  cached.limits.prefix_cache = true;
+  const auto mixed = &EngineStatus::mixed_steps;
+  return {{uncached, {{"batched", at_once, &EngineStatus::decode_steps}, {"mixed", staggered, mixed}}},
+          {small, {{"small chunks", staggered, mixed}}},
+          {no_overlap, {{"overlap off", staggered, mixed}}},
+          {alternating, {{"mixed off", staggered, &EngineStatus::extend_steps}}},
+          {cached, {{"cached (first)", staggered, nullptr}, {"cached (again)", staggered, &EngineStatus::cached_tokens}}}};
+}
+
+bool compare_path(EngineClient& client, const Path& path, const std::vector<Request>& requests,
+                  const std::vector<Answer>& reference, const SameAnswerOptions& options) {
+  const uint64_t before = path.proof ? (client.status().*path.proof).load() : 0;
+  const Comparison result = same_answer(
+      requests, reference, [&](const std::vector<Request>& r) { return path.way(client, r); }, options);
+  client.wait_idle();
+  std::string verdict = result.verdict(options);
+  if (verdict.empty() && path.proof && client.status().*path.proof == before) verdict = "the engine never went this way";
+  std::printf("%-16s %s: %d tokens, %d forced (%.2f %%), largest logprob difference %.5f%s%s\n", path.name,
+              verdict.empty() ? "same" : "DIFFERENT", result.compared, result.forced, 100 * result.forced_share(),
+              result.max_logprob_error, verdict.empty() ? "" : "; ", verdict.c_str());
+  std::fflush(stdout);
+  return verdict.empty();
+}
+
+}  // namespace
+
+Expected<bool> run_compare(const IdsOptions& options) {
+  std::vector<Request> requests;
+  std::vector<Answer> reference;
+  {
+    // The ids need the vocabulary, and the reference's chunk their lengths: described first, loaded then.
+    auto report = inspect_model(options.setup);
+    if (!report) return fail(report.error());
+    auto made = make_requests(options, report->memory.step.vocab, true);
+    if (!made) return fail(made.error());
+    requests = std::move(*made);
+    for (Request& request : requests) request.sampling.num_top_logprobs = 2;
+    auto client = EngineClient::create(reference_setup(options.setup, requests));
+    if (!client) return fail(client.error());
+    reference = alone(**client, requests);
+  }
+  int tokens = 0;
+  for (const Answer& answer : reference) {
+    if (!answer.finished || answer.finish == FinishReason::kError) {
+      return fail(StatusCode::kInternal, "the reference run failed: " + answer.error);
+    }
+    tokens += static_cast<int>(answer.ids.size());
+  }
+  std::printf("reference        %zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens\n", requests.size(), tokens);
+  const SameAnswerOptions same{.tolerance = options.tolerance};
+  bool all_same = true;
+  for (const EngineCase& engine : engines(options.setup)) {
+    auto client = EngineClient::create(engine.setup);
+    if (!client) return fail(client.error());
+    for (const Path& path : engine.paths) all_same &= compare_path(**client, path, requests, reference, same);
+  }
+  return all_same;
+}
+
+}  // namespace tailrace

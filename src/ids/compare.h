@@ -1,0 +1,12 @@
+// Contract 4 on a real model: the same greedy answers alone, batched, mixed, chunked, cached and without overlap.
+#pragma once
+
+#include "ids/ids_options.h"
+
+namespace tailrace {
+
+// Prints a line a path; true when every path gave the reference's answers (ids/same_answer.h). The model is loaded once for
+// each set of engine options.
+Expected<bool> run_compare(const IdsOptions& options);
+
+}  // namespace tailrace

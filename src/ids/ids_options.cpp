@@ -1,0 +1,111 @@
+#include "ids/ids_options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+
+namespace tailrace {
+namespace {
+
+// What a flag may override of a device's defaults; 0: not given.
+struct Overrides {
+  std::string device = "auto";
+  int32_t max_rows = 0, chunk = 0, graph_rows = 0;
+  double mem_fraction = 0;
+  std::string kv_splits = "auto";
+  bool naive_cache = false;
+};
+
+void add_engine_flags(CLI::App& app, IdsOptions& o, Overrides& over) {
+  EngineSetup& setup = o.setup;
+  app.add_option("--model", setup.model_path, ".gguf file, Hugging Face directory, or with --dummy a directory with a config.json")
+      ->required();
+  app.add_flag("--dummy", setup.dummy_weights, "random weights: config.json is enough");
+  app.add_option("--device", over.device, "auto: a GPU where this build can use one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--gpu", setup.device_index, "which GPU, from 0")->check(CLI::NonNegativeNumber);
+  app.add_option("--backend", setup.backend, "kernels on the CPU device")->check(CLI::IsMember({"cpu", "reference"}));
+  app.add_option("--threads", setup.threads, "CPU threads: kernels, and loading")->check(CLI::Range(1, 1024));
+  app.add_option("--max-running-requests", over.max_rows)->check(CLI::Range(1, 4096));
+  app.add_option("--chunked-prefill-size", over.chunk)->check(CLI::Range(1, 1 << 20));
+  app.add_option("--context-length", setup.limits.context_length)->check(CLI::Range(2, 1 << 24));
+  app.add_option("--max-total-tokens", setup.limits.max_total_tokens)->check(CLI::Range(int64_t{16}, int64_t{1} << 40));
+  app.add_option("--mem-fraction-static", over.mem_fraction)->check(CLI::Range(0.01, 0.99));
+  app.add_option("--cuda-graph-max-bs", over.graph_rows)->check(CLI::Range(1, 4096));
+  app.add_option("--kv-splits", over.kv_splits, "auto or a number");
+  app.add_flag("--no-prefix-cache", over.naive_cache);
+  app.add_option("--mixed", setup.mixed)
+      ->transform(CLI::CheckedTransformer(std::map<std::string, MixedMode>{
+          {"split", MixedMode::kSplit}, {"fold", MixedMode::kFold}, {"off", MixedMode::kOff}}));
+  app.add_option("--overlap", setup.engine.overlap)
+      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
+}
+
+void add_work_flags(CLI::App& app, IdsOptions& o) {
+  app.add_option("--prompt-file", o.prompt_file, "one prompt a line, ids apart by spaces or commas");
+  app.add_option("--prompts", o.prompts, "how many random prompts")->check(CLI::Range(1, 1 << 14));
+  app.add_option("--prompt-len", o.prompt_len, "tokens of each")->check(CLI::Range(1, 1 << 24));
+  app.add_option("--output-len", o.output_len, "tokens to generate for each")->check(CLI::Range(1, 1 << 24));
+  app.add_option("--seed", o.seed);
+  app.add_option("--temperature", o.temperature, "0: greedy")->check(CLI::Range(0.0, 2.0));
+  app.add_option("--stop-ids", o.stop_ids, "ids that end an answer (default: none does)")->delimiter(',');
+  app.add_option("--concurrency", o.concurrency, "requests in the engine at a time (default: all)")->check(CLI::Range(1, 1 << 14));
+  app.add_option("--arrivals", o.arrivals_ms, "milliseconds between two submissions")->check(CLI::Range(0.0, 1e6));
+  app.add_flag("--print-ids", o.print_ids);
+  app.add_flag("--stats", o.stats, "a table: speed, steps, idle time, contracts");
+  app.add_option("--trace", o.trace, "writes a trace for Perfetto or chrome://tracing")->option_text("FILE");
+  app.add_flag("--compare", o.compare, "the same prompts alone, batched, mixed, chunked, cached, overlap off: the same answers?");
+  app.add_option("--tolerance", o.tolerance, "of a logit, for --compare")->check(CLI::Range(0.0, 10.0));
+}
+
+Status apply(const Overrides& over, EngineSetup& setup) {
+  EngineLimits limits = default_limits(setup.device_kind);
+  limits.context_length = setup.limits.context_length;
+  limits.max_total_tokens = setup.limits.max_total_tokens;
+  limits.prefix_cache = !over.naive_cache;
+  if (over.max_rows > 0) limits.max_rows = over.max_rows;
+  if (over.chunk > 0) limits.chunk_size = over.chunk;
+  if (over.mem_fraction > 0) limits.mem_fraction = over.mem_fraction;
+  setup.limits = limits;
+  if (over.graph_rows > 0) setup.backend_options.max_graph_rows = over.graph_rows;
+  if (over.kv_splits != "auto") {
+    char* end = nullptr;
+    const long splits = std::strtol(over.kv_splits.c_str(), &end, 10);
+    if (*end != '\0' || splits < 1 || splits > 256) return invalid("--kv-splits " + over.kv_splits + ": auto or 1..256");
+    setup.backend_options.kv_splits = static_cast<int>(splits);
+  }
+  if (over.graph_rows > 0 && setup.device_kind == "cpu") {
+    return invalid("--cuda-graph-max-bs: there are no CUDA graphs on the CPU device; leave it out");
+  }
+  if (setup.device_kind == "cuda" && setup.backend != "cpu") return invalid("--backend is for --device cpu");
+  return Status();
+}
+
+}  // namespace
+
+Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
+  CLI::App app("Runs the engine on prompts of token ids: no server, no text.", "tailrace_ids");
+  IdsOptions o;
+  Overrides over;
+  add_engine_flags(app, o, over);
+  add_work_flags(app, o);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::printf("%s", app.help().c_str());
+    return std::optional<IdsOptions>();
+  } catch (const CLI::Error& error) {
+    return fail(StatusCode::kInvalidArgument, std::string(error.what()) + " (tailrace_ids --help)");
+  }
+  if (o.compare && o.temperature > 0) return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
+  if (o.compare && !o.trace.empty()) return fail(StatusCode::kInvalidArgument, "--trace shows one run, --compare makes many: leave one out");
+  auto device = decide_device(over.device, o.setup.device_index);
+  if (!device) return fail(StatusCode::kInvalidArgument, "--device cuda: " + device.error().message());
+  o.setup.device_kind = device->kind;
+  o.device_reason = device->reason;
+  o.setup.dummy_seed = o.seed;
+  if (Status status = apply(over, o.setup); !status.ok()) return fail(status);
+  return std::optional<IdsOptions>(std::move(o));
+}
+
+}  // namespace tailrace

@@ -1,0 +1,151 @@
+#include "ids/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <vector>
+
+namespace tailrace {
+namespace {
+
+// Nearest-rank percentiles of a set of numbers.
+class Spread {
+ public:
+  void add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
+  size_t count() const { return values_.size(); }
+  double at(double share) {
+    if (values_.empty()) return 0;
+    std::sort(values_.begin(), values_.end());
+    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values_.size())));
+    return values_[std::clamp<size_t>(rank, 1, values_.size()) - 1];
+  }
+  double sum() const {
+    double total = 0;
+    for (double value : values_) total += value;
+    return total;
+  }
+  // "p50 1.0, p99 2.0, max 3.0"
+  std::string text() {
+    char line[96];
+    std::snprintf(line, sizeof line, "p50 %.2f, p99 %.2f, max %.2f", at(0.5), at(0.99), at(1));
+    return line;
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+void print_requests(const WorkloadResult& result) {
+  Spread ttft_ms, decode_speed;
+  size_t finished = 0, output = 0;
+  int64_t prompt = 0;
+  for (const TimedAnswer& a : result.answers) {
+    finished += a.answer.finished && a.answer.finish != FinishReason::kError ? 1 : 0;
+    output += a.answer.ids.size();
+    prompt += a.prompt_len;
+    if (a.first_ns == 0) continue;
+    ttft_ms.add(static_cast<double>(a.first_ns - a.submitted_ns) / 1e6);
+    if (a.answer.ids.size() > 1) {
+      decode_speed.add(static_cast<double>(a.answer.ids.size() - 1) / (static_cast<double>(a.finished_ns - a.first_ns) / 1e9));
+    }
+  }
+  const double seconds = static_cast<double>(result.ended_ns - result.begun_ns) / 1e9;
+  std::printf("requests          %zu of %zu finished, %lld prompt tokens, %zu output tokens in %.3f s (%.1f output tok/s)\n",
+              finished, result.answers.size(), static_cast<long long>(prompt), output, seconds,
+              static_cast<double>(output) / seconds);
+  std::printf("TTFT ms           %s\n", ttft_ms.text().c_str());
+  if (!decode_speed.empty()) {
+    std::printf("decode tok/s      mean %.2f, slowest %.2f, fastest %.2f\n", decode_speed.sum() / static_cast<double>(decode_speed.count()),
+                decode_speed.at(0), decode_speed.at(1));
+  }
+}
+
+void print_steps(const std::vector<StepRecord>& steps, uint64_t total) {
+  Spread decode_us, mixed_us, extend_us, plan_us, launch_us, process_us, idle_us;
+  double idle_by_cause_us[kNumIdleCauses] = {};
+  uint64_t slabs = 0;
+  for (const StepRecord& s : steps) {
+    const double us = static_cast<double>(s.done_ns - s.begun_ns) / 1e3;
+    const bool decode = s.num_decode_rows > 0, extend = s.num_rows > s.num_decode_rows;
+    (decode && extend ? mixed_us : extend ? extend_us : decode_us).add(us);
+    plan_us.add(static_cast<double>(s.launch_ns - s.plan_ns) / 1e3);
+    launch_us.add(static_cast<double>(s.launched_ns - s.launch_ns) / 1e3);
+    process_us.add(static_cast<double>(s.processed_ns - s.result_ns) / 1e3);
+    slabs += s.has_slab ? 1 : 0;
+    idle_by_cause_us[static_cast<int>(s.gap.cause)] += static_cast<double>(s.gap.ns) / 1e3;
+    if (s.gap.cause != IdleCause::kNoWork || s.gap.ns == 0) idle_us.add(static_cast<double>(s.gap.ns) / 1e3);
+  }
+  std::printf("steps             %llu: %zu decode, %zu extend, %zu mixed; %llu sent a slab%s\n",
+              static_cast<unsigned long long>(total), decode_us.count(), extend_us.count(), mixed_us.count(),
+              static_cast<unsigned long long>(slabs), total > steps.size() ? " (of the last kept)" : "");
+  if (!decode_us.empty()) std::printf("decode step us    %s\n", decode_us.text().c_str());
+  if (!mixed_us.empty()) std::printf("mixed step us     %s\n", mixed_us.text().c_str());
+  if (!extend_us.empty()) std::printf("extend step us    %s\n", extend_us.text().c_str());
+  std::printf("host us           plan %s | launch %s | process %s\n", plan_us.text().c_str(), launch_us.text().c_str(),
+              process_us.text().c_str());
+  std::printf("device idle us    %s between %zu steps with work; sum", idle_us.text().c_str(), idle_us.count());
+  for (int cause = 0; cause < kNumIdleCauses; ++cause) {
+    std::printf(" %s %.0f", idle_cause_name(static_cast<IdleCause>(cause)), idle_by_cause_us[cause]);
+  }
+  std::printf("\n");
+}
+
+// One complete event ("X") of a lane, times in ns.
+void write_event(std::ofstream& out, const char* name, int process, int lane, int64_t from, int64_t to, int64_t zero,
+                 const std::string& args) {
+  char text[192];
+  std::snprintf(text, sizeof text, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", name,
+                process, lane, static_cast<double>(from - zero) / 1e3, static_cast<double>(std::max<int64_t>(to - from, 0)) / 1e3);
+  out << text << args << "}}";
+}
+
+const char* kind_name(const StepRecord& s) {
+  if (s.num_decode_rows == s.num_rows) return "decode";
+  return s.num_decode_rows > 0 ? "mixed" : "extend";
+}
+
+}  // namespace
+
+void print_stats(const WorkloadResult& result, const StepLog& log, const EngineStatus& status) {
+  print_requests(result);
+  print_steps(log.records(), log.total());
+  uint64_t host_blocks = 0;
+  status.host_block.for_each([&](const char*, uint64_t count) { host_blocks += count; });
+  std::printf("since ready       %llu host blocks, %llu allocations, %llu mixed steps over the bound, %llu preemptions\n",
+              static_cast<unsigned long long>(host_blocks),
+              static_cast<unsigned long long>(status.device_alloc_after_ready.load()),
+              static_cast<unsigned long long>(status.mixed_over_budget.load()),
+              static_cast<unsigned long long>(status.preemptions.load()));
+}
+
+Status write_trace(const std::string& path, const StepLog& log) {
+  std::ofstream out(path);
+  out << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
+         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"host\"}},\n"
+         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":2,\"args\":{\"name\":\"device\"}},\n"
+         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":1,\"args\":{\"name\":\"plan\"}},\n"
+         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":2,\"args\":{\"name\":\"launch\"}},\n"
+         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":3,\"args\":{\"name\":\"process\"}},\n"
+         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":2,\"tid\":1,\"args\":{\"name\":\"steps\"}}";
+  const auto steps = log.records();
+  const int64_t zero = steps.empty() ? 0 : steps.front().plan_ns;
+  for (const StepRecord& s : steps) {
+    const std::string step = "\"step\":" + std::to_string(s.step);
+    char args[192];
+    std::snprintf(args, sizeof args,
+                  ",\"rows\":%d,\"decode_rows\":%d,\"tokens\":%d,\"slab\":%s,\"idle_before_us\":%.3f,\"idle_cause\":\"%s\"", s.num_rows,
+                  s.num_decode_rows, s.num_tokens, s.has_slab ? "true" : "false", static_cast<double>(s.gap.ns) / 1e3,
+                  s.gap.ns > 0 ? idle_cause_name(s.gap.cause) : "none");
+    write_event(out, "plan", 1, 1, s.plan_ns, s.launch_ns, zero, step);
+    write_event(out, "launch", 1, 2, s.launch_ns, s.launched_ns, zero, step);
+    write_event(out, "process", 1, 3, s.result_ns, s.processed_ns, zero, step);
+    write_event(out, kind_name(s), 2, 1, s.begun_ns, s.done_ns, zero, step + args);
+  }
+  out << "\n]}\n";
+  out.flush();
+  return out ? Status() : Status(StatusCode::kInvalidArgument, "--trace " + path + ": cannot be written");
+}
+
+}  // namespace tailrace

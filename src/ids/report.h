@@ -1,0 +1,19 @@
+// What a run of tailrace_ids shows: a table of speeds and contracts, and a trace of its steps.
+#pragma once
+
+#include <string>
+
+#include "engine/step_log.h"
+#include "ids/engine_client.h"
+#include "ids/workload.h"
+
+namespace tailrace {
+
+// decode tok/s of a request = (output tokens - 1) / (last token's time - first token's); idle times are the device's.
+void print_stats(const WorkloadResult& result, const StepLog& log, const EngineStatus& status);
+
+// Chrome trace JSON (Perfetto reads it): host lanes plan, launch and process; a GPU lane of steps with rows, tokens and the
+// idle time before each. Times in us from the first step's planning.
+Status write_trace(const std::string& path, const StepLog& log);
+
+}  // namespace tailrace

@@ -1,0 +1,90 @@
+// tailrace_ids on a golden checkpoint: its answers, its device choice, its exit codes.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+
+namespace tailrace {
+namespace {
+
+const std::string kGoldens = TAILRACE_SOURCE_DIR "/tests/goldens/";
+
+struct Output {
+  int exit_code = -1;
+  std::string text;  // stdout and stderr
+};
+
+Output run(const std::string& arguments) {
+  Output output;
+  FILE* pipe = popen((std::string(TAILRACE_IDS) + " " + arguments + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return output;
+  std::array<char, 4096> buffer;
+  while (const size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) output.text.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  output.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return output;
+}
+
+bool mentions(const Output& output, const std::string& text) { return output.text.find(text) != std::string::npos; }
+
+const std::string kModel = "--model " + kGoldens + "gguf_llama/model.gguf --max-total-tokens 4096";
+
+TEST(IdsProgram, cuda_without_a_gpu_says_why_and_auto_runs_on_the_cpu) {
+  const Output cuda = run(kModel + " --device cuda --output-len 2");
+  if (cuda.exit_code == 0) GTEST_SKIP() << "this machine has a GPU: " << cuda.text;
+  EXPECT_EQ(cuda.exit_code, 2);
+  const std::string prefix = "tailrace_ids: --device cuda: ";
+  ASSERT_EQ(cuda.text.rfind(prefix, 0), 0u) << cuda.text;
+  const std::string reason = cuda.text.substr(prefix.size(), cuda.text.find('\n') - prefix.size());
+  EXPECT_GT(reason.size(), 20u);
+  EXPECT_EQ(std::count(cuda.text.begin(), cuda.text.end(), '\n'), 1) << cuda.text;
+
+  const Output automatic = run(kModel + " --device auto --output-len 2");
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.text;
+  EXPECT_TRUE(mentions(automatic, "device            CPU")) << automatic.text;
+  EXPECT_TRUE(mentions(automatic, "no GPU: " + reason + "\n")) << automatic.text;
+}
+
+TEST(IdsProgram, a_bad_command_line_is_one_line_and_2) {
+  for (const char* arguments : {"", "--model /no/such/model --device cpu", "--frobnicate"}) {
+    const Output output = run(arguments);
+    EXPECT_EQ(output.exit_code, 2) << arguments;
+    EXPECT_EQ(std::count(output.text.begin(), output.text.end(), '\n'), 1) << output.text;
+  }
+  EXPECT_EQ(run(kModel + " --device cpu --cuda-graph-max-bs 4").exit_code, 2);
+  EXPECT_EQ(run(kModel + " --device cpu --kv-splits many").exit_code, 2);
+  EXPECT_EQ(run("--help").exit_code, 0);
+}
+
+TEST(IdsProgram, the_same_ids_alone_and_among_others) {
+  const std::string flags = kModel + " --device cpu --prompts 3 --prompt-len 20 --output-len 6 --print-ids";
+  const Output together = run(flags), alone = run(flags + " --concurrency 1 --overlap off");
+  ASSERT_EQ(together.exit_code, 0) << together.text;
+  EXPECT_EQ(together.text, alone.text);
+  EXPECT_TRUE(mentions(together, "prompt 2: ")) << together.text;
+}
+
+TEST(IdsProgram, stats_and_compare) {
+  const Output stats = run(kModel + " --device cpu --prompts 4 --prompt-len 30 --output-len 20 --arrivals 2 --stats");
+  EXPECT_EQ(stats.exit_code, 0) << stats.text;
+  EXPECT_TRUE(mentions(stats, "4 of 4 finished, 120 prompt tokens, 80 output tokens")) << stats.text;
+  EXPECT_TRUE(mentions(stats, "0 host blocks, 0 allocations")) << stats.text;
+  const Output compare = run(kModel + " --device cpu --prompts 6 --prompt-len 60 --output-len 20 --compare");
+  EXPECT_EQ(compare.exit_code, 0) << compare.text;
+  for (const char* path : {"batched", "mixed", "small chunks", "overlap off", "mixed off", "cached (again)"}) {
+    EXPECT_TRUE(mentions(compare, path)) << compare.text;
+  }
+  EXPECT_FALSE(mentions(compare, "DIFFERENT")) << compare.text;
+}
+
+TEST(IdsProgram, dummy_weights_need_a_config_only) {
+  const Output output = run("--model " + kGoldens + "qwen3 --dummy --device cpu --max-total-tokens 1024 --prompt-len 20 --output-len 3 --print-ids");
+  EXPECT_EQ(output.exit_code, 0) << output.text;
+  EXPECT_TRUE(mentions(output, "prompt 0: ")) << output.text;
+}
+
+}  // namespace
+}  // namespace tailrace
