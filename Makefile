@@ -32,7 +32,7 @@ check: ## everything that needs no GPU: tests, sanitizers, fuzzers, client tests
 	@$(CMAKE_CONFIGURE) -B build-asan -DTAILRACE_SANITIZE=address && $(NINJA) -C build-asan sanitized_tests
 	@$(CMAKE_CONFIGURE) -B build-tsan -DTAILRACE_SANITIZE=thread && $(NINJA) -C build-tsan sanitized_tests
 	@$(MAKE) --no-print-directory fuzzers
-	@tools/setup.sh cuda && $(MAKE) --no-print-directory gpu-programs
+	@tools/setup.sh cuda && $(MAKE) --no-print-directory gpu-programs gpu
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 .PHONY: fuzzers
@@ -54,8 +54,9 @@ bench-cpu: build ## speed beside llama.cpp on the demo model, in one run
 
 # CUDA kernels: nvcc and g++ alone, so that a GPU machine needs nothing else. Hopper first.
 NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) nvcc)
-NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a
-GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_sampler
+NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
+GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_sampler build-gpu/bench_device
 
 .PHONY: gpu-programs gpu-check gpu-bench
 gpu-programs: $(GPU_PROGRAMS)
@@ -64,6 +65,8 @@ build-gpu/bench_decode: build-gpu/attention_decode.o build-gpu/bench_decode.o
 build-gpu/bench_extend: build-gpu/attention_extend_hopper.o build-gpu/bench_extend.o
 build-gpu/bench_sampler: build-gpu/sampler.o build-gpu/sampler_scan.o build-gpu/bench_sampler.o \
   build-gpu/host_sampler.o build-gpu/host_vocab_ops.o
+build-gpu/bench_device: build-gpu/device_gpu_clock.o build-gpu/bench_device.o \
+  $(patsubst src/%.cpp,build-gpu/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
 $(GPU_PROGRAMS):
 	@$(NVCC) $(NVCC_FLAGS) -cudart static $^ -o $@
 build-gpu/%.o: src/kernels/cuda/%.cu
@@ -74,11 +77,42 @@ build-gpu/host_%.o: src/sampler/%.cpp
 	@mkdir -p build-gpu && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
 -include $(wildcard build-gpu/*.d)
 
+# The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.
+PLUGIN := $(BUILD)/libtailrace_cuda.so
+PLUGIN_CXX := $(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-unused-parameter -fPIC -fvisibility=hidden -Isrc
+PLUGIN_HOST := $(wildcard src/device/cuda/*.cpp src/kernels/cuda/*.cpp)
+PLUGIN_OBJECTS := $(patsubst src/kernels/cuda/%.cu,build-gpu/%.o,$(wildcard src/kernels/cuda/*.cu)) \
+  $(patsubst src/device/cuda/%.cu,build-gpu/device_%.o,$(wildcard src/device/cuda/*.cu)) \
+  $(patsubst src/%.cpp,build-gpu/plugin/%.o,$(PLUGIN_HOST))
+
+.PHONY: gpu gpu-bundle
+gpu: $(PLUGIN) ## build/libtailrace_cuda.so, which ./build/tailrace then loads; needs nvcc and g++ alone
+
+$(PLUGIN): $(PLUGIN_OBJECTS)
+	@mkdir -p $(BUILD) && $(CXX) -shared -static-libstdc++ -static-libgcc -Wl,--no-undefined \
+	  -Wl,--version-script=src/device/cuda/plugin.map $^ \
+	  -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -o $@
+build-gpu/device_%.o: src/device/cuda/%.cu
+	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+build-gpu/plugin/%.o: src/%.cpp
+	@mkdir -p $(@D) && $(PLUGIN_CXX) -isystem $(CUDA_HOME)/include -MD -MF $(@:.o=.d) -c $< -o $@
+-include $(wildcard build-gpu/plugin/*/*.d build-gpu/plugin/*/*/*.d)
+
+# What a GPU machine without this checkout needs: kernel checks, the engine on token ids, tiny models, one script.
+BUNDLE_MIB := 48
+gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GPU machine, 48 MiB at most
+	@test -f $(BUILD)/build.ninja || $(CMAKE_CONFIGURE) -B $(BUILD) -DTAILRACE_TESTS=OFF
+	@$(NINJA) -C $(BUILD) tailrace_ids
+	@rm -rf bundle && mkdir -p bundle/models
+	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) bundle/ && find bundle -type f -exec strip {} +
+	@cp tools/gpu_check.sh bundle/check.sh && cp -r $(wildcard tests/goldens/gguf_*) $(BUNDLE_MODELS) bundle/models/
+	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
+
 gpu-check: gpu-programs ## on a machine with an NVIDIA GPU: each CUDA kernel against float64
-	@build-gpu/bench_decode check && build-gpu/bench_extend check && build-gpu/bench_sampler check
+	@build-gpu/bench_decode check && build-gpu/bench_extend check && build-gpu/bench_sampler check && build-gpu/bench_device check
 
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
-	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench
+	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench && build-gpu/bench_device bench
 
 clean: ## remove what was built; models and virtual environments stay
-	rm -rf build build-asan build-tsan build-fuzz build-gpu
+	rm -rf build build-asan build-tsan build-fuzz build-gpu bundle
