@@ -21,8 +21,9 @@ int bad_input(const Status& status) {
 
 void print_model(const IdsOptions& options, EngineHost& host) {
   std::printf("device            %s%s\n", host.device().description().c_str(),
-              options.setup.device_kind == "cpu" && !options.device_reason.empty() ? ("; no GPU: " + options.device_reason).c_str()
-                                                                                   : "");
+              options.setup.device_kind == "cpu" && !options.device_reason.empty()
+                  ? ("; no GPU: " + options.device_reason).c_str()
+                  : "");
   std::printf("model             %s, context %d, %d rows, chunk %d\n", options.setup.model_path.c_str(),
               host.report().memory.context_length, options.setup.limits.max_rows, options.setup.limits.chunk_size);
   if (!options.stats) return;
@@ -30,8 +31,11 @@ void print_model(const IdsOptions& options, EngineHost& host) {
   for (const std::string& line : host.report().decisions) std::printf("  %s\n", line.c_str());
   for (const std::string& note : host.report().memory.notes) std::printf("  note: %s\n", note.c_str());
   const CostModel& cost = host.cost();
-  std::printf("  measured: step %.1f us + %.2f per decode row + %.4f per key; prefill %.2f per token, %.5f per cached key, %.7f per pair\n",
-              cost.base_us, cost.decode_row_us, cost.decode_kv_us, cost.extend_token_us, cost.extend_kv_us, cost.extend_pair_us);
+  std::printf(
+      "  measured: step %.1f us + %.2f per decode row + %.4f per key; prefill %.2f per token, %.5f per cached key, "
+      "%.7f per pair\n",
+      cost.base_us, cost.decode_row_us, cost.decode_kv_us, cost.extend_token_us, cost.extend_kv_us,
+      cost.extend_pair_us);
 }
 
 // Prints every answer; the first failure's text, or "".

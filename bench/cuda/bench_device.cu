@@ -1,5 +1,5 @@
-// The CUDA device against its contract (`check`) and what its parts cost (`bench`). The other modes are children of `check`:
-// they must abort.
+// The CUDA device against its contract (`check`) and what its parts cost (`bench`). The other modes are children of
+// `check`: they must abort.
 #include <sys/wait.h>
 
 #include <cstring>
@@ -138,7 +138,8 @@ void check_clock(Fixture& f) {
     length_error_us = std::max(length_error_us, std::abs((done->device_ns() - begun->device_ns()) / 1e3 - 20));
   }
   char text[160];
-  std::snprintf(text, sizeof text, "steps are seen %.2f to %.2f us after their stamp, none begins before its launch", least / 1e3, most / 1e3);
+  std::snprintf(text, sizeof text, "steps are seen %.2f to %.2f us after their stamp, none begins before its launch",
+                least / 1e3, most / 1e3);
   expect(least > -2000 && least < 5000 && !early, text);
   std::snprintf(text, sizeof text, "a step of 20 us is measured as such (largest error %.2f us)", length_error_us);
   expect(length_error_us < 20, text);
@@ -153,8 +154,8 @@ void check_timed() {
   last->wait("check");
   const double us = (last->device_ns() - first->device_ns()) / 1e3;
   char text[160];
-  std::snprintf(text, sizeof text, "timed events around a step of 3000 us are %.1f us apart, %.1f us after the call", us,
-                (first->device_ns() - before) / 1e3);
+  std::snprintf(text, sizeof text, "timed events around a step of 3000 us are %.1f us apart, %.1f us after the call",
+                us, (first->device_ns() - before) / 1e3);
   expect(us > 2999 && us < 3300 && first->device_ns() > before - 20'000 && first->device_ns() < now_ns(), text);
 }
 
@@ -173,9 +174,11 @@ void check_counters(Fixture& f) {
   expect(grown > 0 && grown < 200, "holding 200 events grows the pool, and that is counted: " + std::to_string(grown));
   held.clear();
   for (int i = 0; i < 200; ++i) held.push_back(f.a->record());
-  expect(f.device->counters().allocs_after_ready - before.allocs_after_ready == grown, "the pool keeps what it grew by");
+  expect(f.device->counters().allocs_after_ready - before.allocs_after_ready == grown,
+         "the pool keeps what it grew by");
   f.device->alloc_pinned(64);
-  expect(f.device->counters().allocs_after_ready - before.allocs_after_ready == grown + 1, "a claim after ready is counted");
+  expect(f.device->counters().allocs_after_ready - before.allocs_after_ready == grown + 1,
+         "a claim after ready is counted");
 }
 
 // A child process must abort, and say `words`.
@@ -221,9 +224,12 @@ int bench() {
     f.b->record();
     record_us.push_back((now_ns() - recording) / 1e3);
   }
-  const auto median = [](std::vector<double>& v) { std::nth_element(v.begin(), v.begin() + v.size() / 2, v.end()); return v[v.size() / 2]; };
-  std::printf("launch of an empty step %.2f us, until the host sees its stamp %.2f us, record %.2f us (medians)\n", median(launch_us),
-              median(seen_us), median(record_us));
+  const auto median = [](std::vector<double>& v) {
+    std::nth_element(v.begin(), v.begin() + v.size() / 2, v.end());
+    return v[v.size() / 2];
+  };
+  std::printf("launch of an empty step %.2f us, until the host sees its stamp %.2f us, record %.2f us (medians)\n",
+              median(launch_us), median(seen_us), median(record_us));
   const size_t bytes = size_t{512} << 20;
   void* memory = f.device->alloc_device(bytes);
   std::vector<char> host(bytes, 1);

@@ -25,7 +25,7 @@ Expected<const CudaPlugin*> load(uint64_t abi) {
   if (library == nullptr) {
     if (beside.empty()) {
       return fail(StatusCode::kUnavailable, std::string("there is no ") + kCudaPluginFile +
-                                            " beside the executable or in the loader's path: `make gpu` builds it");
+                                                " beside the executable or in the loader's path: `make gpu` builds it");
     }
     const char* reason = dlerror();
     return fail(StatusCode::kUnavailable, beside + " cannot be loaded: " + (reason ? reason : "no reason given"));
@@ -34,7 +34,8 @@ Expected<const CudaPlugin*> load(uint64_t abi) {
   const CudaPlugin* plugin = entry ? entry() : nullptr;
   if (plugin == nullptr || plugin->abi != abi) {
     return fail(StatusCode::kUnavailable,
-                std::string(kCudaPluginFile) + " is of another build than this binary: build both from one checkout, with one compiler");
+                std::string(kCudaPluginFile) +
+                    " is of another build than this binary: build both from one checkout, with one compiler");
   }
   return plugin;
 }

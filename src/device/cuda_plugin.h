@@ -1,5 +1,5 @@
-// CudaPlugin: the CUDA backend as a shared library that is loaded at run time, so that one binary also starts on machines
-// without a driver. No CUDA header is needed on this side.
+// CudaPlugin: the CUDA backend as a shared library that is loaded at run time, so that one binary also starts on
+// machines without a driver. No CUDA header is needed on this side.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ struct CudaPlugin {
 };
 inline constexpr const char* kCudaPluginFile = "libtailrace_cuda.so";
 
-// Loads the library, beside the executable first, then by the loader's path; once per process, and it stays. `abi` is what
-// this binary was compiled with (kernels/cuda_abi.h). Errors: not found, cannot be loaded, of another build.
+// Loads the library, beside the executable first, then by the loader's path; once per process, and it stays. `abi` is
+// what this binary was compiled with (kernels/cuda_abi.h). Errors: not found, cannot be loaded, of another build.
 Expected<const CudaPlugin*> load_cuda_plugin(uint64_t abi);
 
 }  // namespace tailrace

@@ -57,7 +57,7 @@ struct Path {
   const char* name;
   Way way;
   // What must have happened for the path to be one: a counter that grows, or null.
-  std::atomic<uint64_t> EngineStatus::*proof;
+  std::atomic<uint64_t> EngineStatus::* proof;
 };
 
 // Engine options, and the paths that run on them.
@@ -89,22 +89,24 @@ std::vector<EngineCase> engines(const EngineSetup& base) {
   EngineSetup cached = base;
   cached.limits.prefix_cache = true;
   const auto mixed = &EngineStatus::mixed_steps;
-  return {{uncached, {{"batched", at_once, &EngineStatus::decode_steps}, {"mixed", staggered, mixed}}},
-          {small, {{"small chunks", staggered, mixed}}},
-          {no_overlap, {{"overlap off", staggered, mixed}}},
-          {alternating, {{"mixed off", staggered, &EngineStatus::extend_steps}}},
-          {cached, {{"cached (first)", staggered, nullptr}, {"cached (again)", staggered, &EngineStatus::cached_tokens}}}};
+  return {
+      {uncached, {{"batched", at_once, &EngineStatus::decode_steps}, {"mixed", staggered, mixed}}},
+      {small, {{"small chunks", staggered, mixed}}},
+      {no_overlap, {{"overlap off", staggered, mixed}}},
+      {alternating, {{"mixed off", staggered, &EngineStatus::extend_steps}}},
+      {cached, {{"cached (first)", staggered, nullptr}, {"cached (again)", staggered, &EngineStatus::cached_tokens}}}};
 }
 
 bool compare_path(EngineClient& client, const Path& path, const std::vector<Request>& requests,
                   const std::vector<Answer>& reference, const SameAnswerOptions& options) {
   const uint64_t before = path.proof ? (client.status().*path.proof).load() : 0;
-  const Comparison result = same_answer(
-      requests, reference, [&](const std::vector<Request>& r) { return path.way(client, r); }, options);
+  const Comparison result =
+      same_answer(requests, reference, [&](const std::vector<Request>& r) { return path.way(client, r); }, options);
   client.wait_idle();
   std::string verdict = result.verdict(options);
-  if (verdict.empty() && path.proof && client.status().*path.proof == before) verdict = "the engine never went this way";
-  std::printf("%-16s %s: %d tokens, %d forced (%.2f %%), largest logprob difference %.5f%s%s\n", path.name,
+  if (verdict.empty() && path.proof && client.status().*path.proof == before)
+    verdict = "the engine never went this way";
+  std::printf("%-16s %s: %d tokens, %d forced (%.2f %%), largest logprob difference %.2e%s%s\n", path.name,
               verdict.empty() ? "same" : "DIFFERENT", result.compared, result.forced, 100 * result.forced_share(),
               result.max_logprob_error, verdict.empty() ? "" : "; ", verdict.c_str());
   std::fflush(stdout);
@@ -135,7 +137,9 @@ Expected<bool> run_compare(const IdsOptions& options) {
     }
     tokens += static_cast<int>(answer.ids.size());
   }
-  std::printf("reference        %zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens\n", requests.size(), tokens);
+  std::printf(
+      "reference        %zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens; tolerance %g\n",
+      requests.size(), tokens, options.tolerance);
   const SameAnswerOptions same{.tolerance = options.tolerance};
   bool all_same = true;
   for (const EngineCase& engine : engines(options.setup)) {

@@ -5,8 +5,8 @@
 
 namespace tailrace {
 
-// Prints a line a path; true when every path gave the reference's answers (ids/same_answer.h). The model is loaded once for
-// each set of engine options.
+// Prints a line a path; true when every path gave the reference's answers (ids/same_answer.h). The model is loaded once
+// for each set of engine options.
 Expected<bool> run_compare(const IdsOptions& options);
 
 }  // namespace tailrace

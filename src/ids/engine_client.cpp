@@ -95,9 +95,8 @@ void EngineClient::cancel(const Request& request) {
 }
 
 bool EngineClient::wait_idle() {
-  return look_until([&] {
-    return status_.idle && queue_.depth() == 0 && status_.running == 0 && status_.inflight_steps == 0;
-  });
+  return look_until(
+      [&] { return status_.idle && queue_.depth() == 0 && status_.running == 0 && status_.inflight_steps == 0; });
 }
 
 bool EngineClient::flush_cache() {

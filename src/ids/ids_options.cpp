@@ -18,7 +18,8 @@ struct Overrides {
 
 void add_engine_flags(CLI::App& app, IdsOptions& o, Overrides& over) {
   EngineSetup& setup = o.setup;
-  app.add_option("--model", setup.model_path, ".gguf file, Hugging Face directory, or with --dummy a directory with a config.json")
+  app.add_option("--model", setup.model_path,
+                 ".gguf file, Hugging Face directory, or with --dummy a directory with a config.json")
       ->required();
   app.add_flag("--dummy", setup.dummy_weights, "random weights: config.json is enough");
   app.add_option("--device", over.device, "auto: a GPU where this build can use one")
@@ -49,13 +50,15 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_option("--seed", o.seed);
   app.add_option("--temperature", o.temperature, "0: greedy")->check(CLI::Range(0.0, 2.0));
   app.add_option("--stop-ids", o.stop_ids, "ids that end an answer (default: none does)")->delimiter(',');
-  app.add_option("--concurrency", o.concurrency, "requests in the engine at a time (default: all)")->check(CLI::Range(1, 1 << 14));
+  app.add_option("--concurrency", o.concurrency, "requests in the engine at a time (default: all)")
+      ->check(CLI::Range(1, 1 << 14));
   app.add_option("--arrivals", o.arrivals_ms, "milliseconds between two submissions")->check(CLI::Range(0.0, 1e6));
   app.add_flag("--print-ids", o.print_ids);
   app.add_flag("--stats", o.stats, "a table: speed, steps, idle time, contracts");
   app.add_option("--trace", o.trace, "writes a trace for Perfetto or chrome://tracing")->option_text("FILE");
-  app.add_flag("--compare", o.compare, "the same prompts alone, batched, mixed, chunked, cached, overlap off: the same answers?");
-  app.add_option("--tolerance", o.tolerance, "of a logit, for --compare")->check(CLI::Range(0.0, 10.0));
+  app.add_flag("--compare", o.compare,
+               "the same prompts alone, batched, mixed, chunked, cached, overlap off: the same answers?");
+  app.add_option("--tolerance", o.tolerance, "of a logit, for --compare (default 0.1)")->check(CLI::Range(0.0, 10.0));
 }
 
 Status apply(const Overrides& over, EngineSetup& setup) {
@@ -71,7 +74,8 @@ Status apply(const Overrides& over, EngineSetup& setup) {
   if (over.kv_splits != "auto") {
     char* end = nullptr;
     const long splits = std::strtol(over.kv_splits.c_str(), &end, 10);
-    if (*end != '\0' || splits < 1 || splits > 256) return invalid("--kv-splits " + over.kv_splits + ": auto or 1..256");
+    if (*end != '\0' || splits < 1 || splits > 256)
+      return invalid("--kv-splits " + over.kv_splits + ": auto or 1..256");
     setup.backend_options.kv_splits = static_cast<int>(splits);
   }
   if (over.graph_rows > 0 && setup.device_kind == "cpu") {
@@ -97,8 +101,10 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   } catch (const CLI::Error& error) {
     return fail(StatusCode::kInvalidArgument, std::string(error.what()) + " (tailrace_ids --help)");
   }
-  if (o.compare && o.temperature > 0) return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
-  if (o.compare && !o.trace.empty()) return fail(StatusCode::kInvalidArgument, "--trace shows one run, --compare makes many: leave one out");
+  if (o.compare && o.temperature > 0)
+    return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
+  if (o.compare && !o.trace.empty())
+    return fail(StatusCode::kInvalidArgument, "--trace shows one run, --compare makes many: leave one out");
   auto device = decide_device(over.device, o.setup.device_index);
   if (!device) return fail(StatusCode::kInvalidArgument, "--device cuda: " + device.error().message());
   o.setup.device_kind = device->kind;

@@ -48,17 +48,19 @@ void print_requests(const WorkloadResult& result) {
     if (a.first_ns == 0) continue;
     ttft_ms.add(static_cast<double>(a.first_ns - a.submitted_ns) / 1e6);
     if (a.answer.ids.size() > 1) {
-      decode_speed.add(static_cast<double>(a.answer.ids.size() - 1) / (static_cast<double>(a.finished_ns - a.first_ns) / 1e9));
+      decode_speed.add(static_cast<double>(a.answer.ids.size() - 1) /
+                       (static_cast<double>(a.finished_ns - a.first_ns) / 1e9));
     }
   }
   const double seconds = static_cast<double>(result.ended_ns - result.begun_ns) / 1e9;
-  std::printf("requests          %zu of %zu finished, %lld prompt tokens, %zu output tokens in %.3f s (%.1f output tok/s)\n",
-              finished, result.answers.size(), static_cast<long long>(prompt), output, seconds,
-              static_cast<double>(output) / seconds);
+  std::printf(
+      "requests          %zu of %zu finished, %lld prompt tokens, %zu output tokens in %.3f s (%.1f output tok/s)\n",
+      finished, result.answers.size(), static_cast<long long>(prompt), output, seconds,
+      static_cast<double>(output) / seconds);
   std::printf("TTFT ms           %s\n", ttft_ms.text().c_str());
   if (!decode_speed.empty()) {
-    std::printf("decode tok/s      mean %.2f, slowest %.2f, fastest %.2f\n", decode_speed.sum() / static_cast<double>(decode_speed.count()),
-                decode_speed.at(0), decode_speed.at(1));
+    std::printf("decode tok/s      mean %.2f, slowest %.2f, fastest %.2f\n",
+                decode_speed.sum() / static_cast<double>(decode_speed.count()), decode_speed.at(0), decode_speed.at(1));
   }
 }
 
@@ -96,8 +98,10 @@ void print_steps(const std::vector<StepRecord>& steps, uint64_t total) {
 void write_event(std::ofstream& out, const char* name, int process, int lane, int64_t from, int64_t to, int64_t zero,
                  const std::string& args) {
   char text[192];
-  std::snprintf(text, sizeof text, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", name,
-                process, lane, static_cast<double>(from - zero) / 1e3, static_cast<double>(std::max<int64_t>(to - from, 0)) / 1e3);
+  std::snprintf(text, sizeof text,
+                ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", name,
+                process, lane, static_cast<double>(from - zero) / 1e3,
+                static_cast<double>(std::max<int64_t>(to - from, 0)) / 1e3);
   out << text << args << "}}";
 }
 
@@ -113,11 +117,12 @@ void print_stats(const WorkloadResult& result, const StepLog& log, const EngineS
   print_steps(log.records(), log.total());
   uint64_t host_blocks = 0;
   status.host_block.for_each([&](const char*, uint64_t count) { host_blocks += count; });
-  std::printf("since ready       %llu host blocks, %llu allocations, %llu mixed steps over the bound, %llu preemptions\n",
-              static_cast<unsigned long long>(host_blocks),
-              static_cast<unsigned long long>(status.device_alloc_after_ready.load()),
-              static_cast<unsigned long long>(status.mixed_over_budget.load()),
-              static_cast<unsigned long long>(status.preemptions.load()));
+  std::printf(
+      "since ready       %llu host blocks, %llu allocations, %llu mixed steps over the bound, %llu preemptions\n",
+      static_cast<unsigned long long>(host_blocks),
+      static_cast<unsigned long long>(status.device_alloc_after_ready.load()),
+      static_cast<unsigned long long>(status.mixed_over_budget.load()),
+      static_cast<unsigned long long>(status.preemptions.load()));
 }
 
 Status write_trace(const std::string& path, const StepLog& log) {
@@ -134,10 +139,11 @@ Status write_trace(const std::string& path, const StepLog& log) {
   for (const StepRecord& s : steps) {
     const std::string step = "\"step\":" + std::to_string(s.step);
     char args[192];
-    std::snprintf(args, sizeof args,
-                  ",\"rows\":%d,\"decode_rows\":%d,\"tokens\":%d,\"slab\":%s,\"idle_before_us\":%.3f,\"idle_cause\":\"%s\"", s.num_rows,
-                  s.num_decode_rows, s.num_tokens, s.has_slab ? "true" : "false", static_cast<double>(s.gap.ns) / 1e3,
-                  s.gap.ns > 0 ? idle_cause_name(s.gap.cause) : "none");
+    std::snprintf(
+        args, sizeof args,
+        ",\"rows\":%d,\"decode_rows\":%d,\"tokens\":%d,\"slab\":%s,\"idle_before_us\":%.3f,\"idle_cause\":\"%s\"",
+        s.num_rows, s.num_decode_rows, s.num_tokens, s.has_slab ? "true" : "false", static_cast<double>(s.gap.ns) / 1e3,
+        s.gap.ns > 0 ? idle_cause_name(s.gap.cause) : "none");
     write_event(out, "plan", 1, 1, s.plan_ns, s.launch_ns, zero, step);
     write_event(out, "launch", 1, 2, s.launch_ns, s.launched_ns, zero, step);
     write_event(out, "process", 1, 3, s.result_ns, s.processed_ns, zero, step);

@@ -12,8 +12,8 @@ namespace tailrace {
 // decode tok/s of a request = (output tokens - 1) / (last token's time - first token's); idle times are the device's.
 void print_stats(const WorkloadResult& result, const StepLog& log, const EngineStatus& status);
 
-// Chrome trace JSON (Perfetto reads it): host lanes plan, launch and process; a GPU lane of steps with rows, tokens and the
-// idle time before each. Times in us from the first step's planning.
+// Chrome trace JSON (Perfetto reads it): host lanes plan, launch and process; a GPU lane of steps with rows, tokens and
+// the idle time before each. Times in us from the first step's planning.
 Status write_trace(const std::string& path, const StepLog& log);
 
 }  // namespace tailrace

@@ -13,11 +13,30 @@ namespace {
 
 TEST(Report, a_trace_has_a_lane_for_each_stage_and_the_device) {
   StepLog log(4);
-  log.add({.step = 1, .num_rows = 2, .num_decode_rows = 1, .num_tokens = 9, .plan_ns = 1'000'000, .launch_ns = 1'003'000,
-           .launched_ns = 1'010'000, .result_ns = 1'900'000, .processed_ns = 1'902'500, .begun_ns = 1'020'000, .done_ns = 1'890'000});
-  log.add({.step = 2, .num_rows = 2, .num_decode_rows = 2, .num_tokens = 2, .has_slab = false, .plan_ns = 1'100'000,
-           .launch_ns = 1'101'000, .launched_ns = 1'102'000, .result_ns = 2'000'000, .processed_ns = 2'001'000,
-           .begun_ns = 1'891'500, .done_ns = 1'995'000, .gap = {.ns = 1500, .cause = IdleCause::kMetadata}});
+  log.add({.step = 1,
+           .num_rows = 2,
+           .num_decode_rows = 1,
+           .num_tokens = 9,
+           .plan_ns = 1'000'000,
+           .launch_ns = 1'003'000,
+           .launched_ns = 1'010'000,
+           .result_ns = 1'900'000,
+           .processed_ns = 1'902'500,
+           .begun_ns = 1'020'000,
+           .done_ns = 1'890'000});
+  log.add({.step = 2,
+           .num_rows = 2,
+           .num_decode_rows = 2,
+           .num_tokens = 2,
+           .has_slab = false,
+           .plan_ns = 1'100'000,
+           .launch_ns = 1'101'000,
+           .launched_ns = 1'102'000,
+           .result_ns = 2'000'000,
+           .processed_ns = 2'001'000,
+           .begun_ns = 1'891'500,
+           .done_ns = 1'995'000,
+           .gap = {.ns = 1500, .cause = IdleCause::kMetadata}});
   const auto path = std::filesystem::temp_directory_path() / ("tailrace_trace_" + std::to_string(getpid()));
   ASSERT_TRUE(write_trace(path.string(), log).ok());
   const auto trace = nlohmann::json::parse(std::ifstream(path));

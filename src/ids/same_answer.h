@@ -1,5 +1,5 @@
-// Contract 4: "the same answer" on two paths. Greedy tokens are equal wherever the reference's top-1 margin exceeds twice
-// the stated logit tolerance; at a closer margin the reference token is forced and the comparison goes on.
+// Contract 4: "the same answer" on two paths. Greedy tokens are equal wherever the reference's top-1 margin exceeds
+// twice the stated logit tolerance; at a closer margin the reference token is forced and the comparison goes on.
 #pragma once
 
 #include <functional>

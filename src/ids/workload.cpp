@@ -25,7 +25,8 @@ Expected<std::vector<std::vector<TokenId>>> read_prompts(const std::string& path
     std::vector<TokenId> ids;
     for (TokenId id; words >> id;) ids.push_back(id);
     if (!words.eof()) {
-      return fail(StatusCode::kInvalidArgument, path + ", line " + std::to_string(number) + ": not a list of token ids");
+      return fail(StatusCode::kInvalidArgument,
+                  path + ", line " + std::to_string(number) + ": not a list of token ids");
     }
     if (!ids.empty()) prompts.push_back(std::move(ids));
   }
@@ -58,8 +59,9 @@ Expected<std::vector<Request>> make_requests(const IdsOptions& options, int64_t 
   for (auto& ids : prompts) {
     for (TokenId id : ids) {
       if (id < 0 || id >= vocab) {
-        return fail(StatusCode::kInvalidArgument, "prompt " + std::to_string(requests.size()) + " has id " + std::to_string(id) +
-                                                      "; the vocabulary has " + std::to_string(vocab));
+        return fail(StatusCode::kInvalidArgument, "prompt " + std::to_string(requests.size()) + " has id " +
+                                                      std::to_string(id) + "; the vocabulary has " +
+                                                      std::to_string(vocab));
       }
     }
     Request request;

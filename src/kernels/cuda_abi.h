@@ -17,11 +17,27 @@ constexpr uint64_t cuda_plugin_abi() {
   const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3u; };
   add(kCudaSeamVersion);
   for (const char* c = __VERSION__; *c != '\0'; ++c) add(static_cast<unsigned char>(*c));
-  for (uint64_t size : {sizeof(CudaPlugin), sizeof(CudaDeviceOptions), sizeof(BackendOptions), sizeof(StepBinding),
-                        sizeof(StepLaunch), sizeof(StepEvents), sizeof(StepLimits), sizeof(TensorView), sizeof(LayerBlock),
-                        sizeof(DeviceCounters), sizeof(Status), sizeof(std::string), sizeof(std::shared_ptr<Event>),
-                        sizeof(Batch), sizeof(BatchRow), sizeof(RowSampling), sizeof(SampledRow), sizeof(SlabHeader),
-                        sizeof(SlabStart), sizeof(SlabBlockPatch), sizeof(SlabLogPatch)}) {
+  for (uint64_t size : {sizeof(CudaPlugin),
+                        sizeof(CudaDeviceOptions),
+                        sizeof(BackendOptions),
+                        sizeof(StepBinding),
+                        sizeof(StepLaunch),
+                        sizeof(StepEvents),
+                        sizeof(StepLimits),
+                        sizeof(TensorView),
+                        sizeof(LayerBlock),
+                        sizeof(DeviceCounters),
+                        sizeof(Status),
+                        sizeof(std::string),
+                        sizeof(std::shared_ptr<Event>),
+                        sizeof(Batch),
+                        sizeof(BatchRow),
+                        sizeof(RowSampling),
+                        sizeof(SampledRow),
+                        sizeof(SlabHeader),
+                        sizeof(SlabStart),
+                        sizeof(SlabBlockPatch),
+                        sizeof(SlabLogPatch)}) {
     add(size);
   }
   return hash;

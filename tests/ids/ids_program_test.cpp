@@ -81,7 +81,9 @@ TEST(IdsProgram, stats_and_compare) {
 }
 
 TEST(IdsProgram, dummy_weights_need_a_config_only) {
-  const Output output = run("--model " + kGoldens + "qwen3 --dummy --device cpu --max-total-tokens 1024 --prompt-len 20 --output-len 3 --print-ids");
+  const Output output =
+      run("--model " + kGoldens +
+          "qwen3 --dummy --device cpu --max-total-tokens 1024 --prompt-len 20 --output-len 3 --print-ids");
   EXPECT_EQ(output.exit_code, 0) << output.text;
   EXPECT_TRUE(mentions(output, "prompt 0: ")) << output.text;
 }

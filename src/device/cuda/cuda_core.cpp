@@ -32,8 +32,7 @@ cudaError_t CudaCore::start(cudaStream_t stream) {
   // The driver's own call: the runtime has none that lets a stream wait for a word in memory.
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
-  cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &entry, 12000, cudaEnableDefault, &found);
+  cudaError_t error = cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &entry, 12000, cudaEnableDefault, &found);
   if (error != cudaSuccess) return error;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorCallRequiresNewerDriver;
   wait_value_ = reinterpret_cast<WaitValue>(entry);

@@ -1,4 +1,4 @@
-// CudaCore: what a CUDA device shares with its streams and events: checked calls, counters, pinned ranges, pooled events.
+// CudaCore: what a CUDA device shares with its streams and events: checked calls, counters, ranges, pooled events.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,12 +20,12 @@ namespace tailrace::cuda {
 
 // A CUDA call that fails after boot is our bug or the GPU's death: prints the text and aborts.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
-#define CUDA_CHECK(call)                                                                              \
-  do {                                                                                                \
-    const cudaError_t cuda_check_error = (call);                                                      \
-    if (__builtin_expect(cuda_check_error != cudaSuccess, 0)) {                                       \
-      ::tailrace::cuda::cuda_failed(__FILE__, __LINE__, #call, cuda_check_error);                     \
-    }                                                                                                 \
+#define CUDA_CHECK(call)                                                          \
+  do {                                                                            \
+    const cudaError_t cuda_check_error = (call);                                  \
+    if (__builtin_expect(cuda_check_error != cudaSuccess, 0)) {                   \
+      ::tailrace::cuda::cuda_failed(__FILE__, __LINE__, #call, cuda_check_error); \
+    }                                                                             \
   } while (0)
 
 class CudaCore {

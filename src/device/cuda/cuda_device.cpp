@@ -95,7 +95,9 @@ void* CudaDevice::alloc_device(size_t bytes) {
   bytes = rounded(bytes);
   std::lock_guard lock(mutex_);
   core_->count_allocation();
-  if (!chunks_.empty() && chunks_[current_].bytes - chunks_[current_].used >= bytes) return take(chunks_[current_], bytes);
+  if (!chunks_.empty() && chunks_[current_].bytes - chunks_[current_].used >= bytes) {
+    return take(chunks_[current_], bytes);
+  }
   core_->make_current();
   void* base = nullptr;
   size_t chunk_bytes = std::max(bytes, kChunkBytes);

@@ -1,4 +1,4 @@
-// CudaDevice: one NVIDIA GPU as a Device. Streams, events and memory by the CUDA runtime; compiled into the plugin only.
+// CudaDevice: one NVIDIA GPU as a Device: streams, events and memory by the CUDA runtime. Part of the plugin.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,11 +26,11 @@ class CudaDevice : public Device {
   std::string description() const override;
   size_t memory_bytes() const override { return free_bytes_; }  // free when the device was created
 
-  // Non-blocking streams: the legacy default stream orders nothing here. Stream::run goes through cudaLaunchHostFunc, for
-  // tests: its work may not call CUDA.
+  // Non-blocking streams: the legacy default stream orders nothing here. Stream::run goes through cudaLaunchHostFunc,
+  // for tests: its work may not call CUDA.
   std::unique_ptr<Stream> create_stream(const std::string& name) override;
-  // Claims follow each other in memory while they last in a chunk (1 GiB, or the claim if that is more): two claims in a
-  // row, the first a multiple of 256 bytes, are adjacent but where a chunk ends.
+  // Claims follow each other in memory while they last in a chunk (1 GiB, or the claim if that is more): two claims in
+  // a row, the first a multiple of 256 bytes, are adjacent but where a chunk ends.
   void* alloc_device(size_t bytes) override;
   // Mapped: kernels use the same address.
   void* alloc_pinned(size_t bytes) override;
@@ -48,9 +48,9 @@ class CudaDevice : public Device {
   // A time of a kernel (%globaltimer) on the host's clock.
   int64_t to_host_ns(int64_t globaltimer_ns) const { return core_->clock.to_host_ns(globaltimer_ns); }
 
-  // The event that is set when the kernels of `launch` have written `stamp`; its time is the stamp's begun_ns or done_ns.
-  // Waiting spins on the stamp and aborts with CUDA's error when the device fails. Streams can wait for it too. `stamp`
-  // lies in memory of alloc_pinned.
+  // The event that is set when the kernels of `launch` have written `stamp`; its time is the stamp's begun_ns or
+  // done_ns. Waiting spins on the stamp and aborts with CUDA's error when the device fails. Streams can wait for it
+  // too. `stamp` lies in memory of alloc_pinned.
   std::shared_ptr<Event> stamped_event(const StepStamp* stamp, uint64_t launch, bool begun) const {
     return cuda::stamped_event(core_, stamp, launch, begun);
   }
@@ -68,7 +68,7 @@ class CudaDevice : public Device {
   const cudaStream_t loading_;  // zeroes and uploads
   std::mutex mutex_;
   std::vector<Chunk> chunks_;
-  size_t current_ = 0;          // chunk that claims are cut from
+  size_t current_ = 0;  // chunk that claims are cut from
   std::vector<void*> pinned_;
 };
 

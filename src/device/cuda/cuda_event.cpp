@@ -76,7 +76,8 @@ class StampedEvent : public CudaWaitable {
         pause();
       }
       if (now_ns() < next_check) continue;
-      CHECK_MSG(!core_->check_healthy() || done(), "the device has run dry, and a step that was launched left no stamp");
+      CHECK_MSG(!core_->check_healthy() || done(),
+                "the device has run dry, and a step that was launched left no stamp");
       next_check = now_ns() + kHealthCheckNs;
     }
   }

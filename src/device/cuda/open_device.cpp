@@ -10,7 +10,9 @@ namespace {
 constexpr int kMajor = 9, kMinor = 0;
 constexpr const char* kSupported = "compute capability 9.0 (H100, H200, H800, GH200)";
 
-std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
 
 Status unavailable(std::string message) { return Status(StatusCode::kUnavailable, std::move(message)); }
 

@@ -1,4 +1,5 @@
-// StepStamp: what the kernels of a step leave in mapped pinned memory, so that the host learns of its end without a call.
+// StepStamp: what the kernels of a step leave in mapped pinned memory, so that the host learns of its end without a
+// call.
 #pragma once
 
 #include <cstdint>
