@@ -30,6 +30,7 @@ Expected<Machine> make_machine(const EngineSetup& setup) {
   BackendOptions options = setup.backend_options;
   options.threads = setup.threads;
   options.fold_decode = setup.mixed == MixedMode::kFold;
+  options.max_graph_rows = std::min(options.max_graph_rows, setup.limits.max_rows);
   if (setup.device_kind == "cuda") return make_cuda_machine(setup, options);
   CHECK_MSG(setup.device_kind == "cpu", "a device kind is cpu or cuda (decide_device)");
   Machine machine{create_cpu_device(setup.device), nullptr};

@@ -41,6 +41,9 @@ def assert_fails_with_one_line(result, *words):
     (["--log-level", "loud"], "log-level"),
     (["--load-format", "pickle"], "load-format"),
     (["--attention-backend", "cuda"], "cuda"),
+    (["--device", "cuda"], "--device cuda: "),
+    (["--device", "cuda", "--attention-backend", "cpu"], "--device cuda"),
+    (["--device", "cpu", "--cuda-graph-max-bs", "8"], "--cuda-graph-max-bs"),
     (["--config", "/no/such/file"], "/no/such/file"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
 def test_bad_flags(flags, word):

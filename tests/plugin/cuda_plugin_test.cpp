@@ -1,0 +1,53 @@
+// The plugin's loader and the engine on what it gives; the plugin is tests/plugin/stand_in_plugin.cpp.
+#include "device/cuda_plugin.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda_abi.h"
+#include "support/checkpoint_writer.h"
+#include "support/engine_fixture.h"
+
+namespace tailrace {
+namespace {
+
+TEST(CudaPlugin, one_of_another_build_is_refused) {
+  const auto plugin = load_cuda_plugin(cuda_plugin_abi() + 1);
+  ASSERT_FALSE(plugin.has_value());
+  EXPECT_NE(plugin.error().message().find("another build"), std::string::npos) << plugin.error().message();
+}
+
+TEST(CudaPlugin, the_one_beside_the_executable_is_loaded_once) {
+  const auto first = load_cuda_plugin(cuda_plugin_abi()), second = load_cuda_plugin(cuda_plugin_abi());
+  ASSERT_TRUE(first.has_value()) << first.error().message();
+  EXPECT_EQ(*first, *second);
+}
+
+TEST(CudaPlugin, auto_takes_the_gpu_and_an_index_beyond_it_is_an_error) {
+  EXPECT_EQ(decide_device("auto")->kind, "cuda");
+  EXPECT_EQ(decide_device("cuda")->reason, "a stand-in");
+  EXPECT_EQ(decide_device("cpu")->kind, "cpu");
+  EXPECT_EQ(decide_device("auto", 3)->kind, "cpu");
+  EXPECT_EQ(decide_device("auto", 3)->reason, "there is no stand-in 3");
+  EXPECT_EQ(decide_device("cuda", 3).error().message(), "there is no stand-in 3");
+}
+
+TEST(CudaPlugin, the_engine_runs_on_its_device_and_backend) {
+  TempDir dir;
+  write_random_checkpoint(dir.path(), tiny_llama_config(), 5);
+  const std::vector<Request> requests = {greedy_request(random_prompt(1, 40), 12), greedy_request(random_prompt(2, 7), 12)};
+  EngineSetup setup = test_setup(dir.path());
+  std::vector<Answer> here, there;
+  here = TestEngine(setup).run(requests);
+  setup.device_kind = "cuda";
+  there = TestEngine(setup).run(requests);
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(here[i].ids, there[i].ids);
+  setup.device_index = 1;
+  RequestQueue queue(1);
+  EngineStatus status;
+  const auto missing = EngineHost::create(setup, queue, status, nullptr);
+  ASSERT_FALSE(missing.has_value());
+  EXPECT_EQ(missing.error().message(), "there is no stand-in 1");
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,25 @@
+// A plugin whose GPU is the CPU: what the loader and the engine do with one can be tested where there is none.
+#include "kernels/cuda_abi.h"
+
+namespace tailrace {
+namespace {
+
+Expected<std::unique_ptr<Device>> create_device(const CudaDeviceOptions& options) {
+  if (options.index != 0) return fail(StatusCode::kInvalidArgument, "there is no stand-in " + std::to_string(options.index));
+  return create_cpu_device({});
+}
+
+Expected<std::string> probe(const CudaDeviceOptions& options) {
+  if (options.index != 0) return fail(StatusCode::kInvalidArgument, "there is no stand-in " + std::to_string(options.index));
+  return std::string("a stand-in");
+}
+
+std::unique_ptr<Backend> create_backend(Device&, const BackendOptions& options) { return create_cpu_backend(options); }
+
+constexpr CudaPlugin kPlugin{
+    .abi = cuda_plugin_abi(), .create_device = create_device, .probe = probe, .create_backend = create_backend};
+
+}  // namespace
+}  // namespace tailrace
+
+extern "C" const tailrace::CudaPlugin* tailrace_cuda_plugin() { return &tailrace::kPlugin; }
