@@ -37,7 +37,7 @@ struct Problem : AttentionProblem {
   }
   void make_plan(cudaStream_t s) {
     plan_decode(reinterpret_cast<DecodePlan*>(plan.device), batch.device, rows, table.device, stride, c.kv_heads, c.window,
-                ctas, s);
+                ctas, 0, s);
   }
 };
 

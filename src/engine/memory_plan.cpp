@@ -27,7 +27,7 @@ struct Fixed {
 
 Fixed fixed_bytes(const Model& model, const Backend& backend, const MemoryPlan& plan) {
   Fixed f;
-  const int64_t rows = plan.step.max_rows;
+  const int64_t rows = plan.step.max_rows + 1;  // and the padding of captured graphs
   const int64_t stride = div_up(plan.context_length, plan.kv.block_size) + 1;
   f.tables = sizeof(int32_t) * rows * stride * model.groups.size();
   f.row_state = rows * (sizeof(TokenId) * (plan.context_length + 1) + sizeof(RowSampling) + sizeof(BatchRow) +

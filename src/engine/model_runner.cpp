@@ -30,7 +30,7 @@ Status ModelRunner::claim(const Model& model) {
     const KvGroupSpec& spec = model.groups[g];
     const int64_t blocks = plan_.kv.groups[g].num_blocks;
     auto* pool = static_cast<uint16_t*>(device_.alloc_device(kv_bytes_per_token(spec, backend_) * blocks * plan_.kv.block_size));
-    auto* table = static_cast<int32_t*>(device_.alloc_device(sizeof(int32_t) * plan_.step.max_rows * stride));
+    auto* table = static_cast<int32_t*>(device_.alloc_device(sizeof(int32_t) * (plan_.step.max_rows + 1) * stride));
     if (!pool || !table) return no_memory;
     binding_.batch.groups[g] = {.pool = pool,
                         .num_blocks = blocks,
@@ -60,7 +60,7 @@ Status ModelRunner::claim(const Model& model) {
 }
 
 Status ModelRunner::claim_row_state() {
-  const int64_t rows = plan_.step.max_rows;
+  const int64_t rows = plan_.step.max_rows + 1;  // one more for the padding of captured graphs: always the dummy block
   RowStateView& state = binding_.batch.state;
   state.log_stride = plan_.context_length + 1;  // the last sampled token may lie one past the context
   state.token_log = static_cast<TokenId*>(device_.alloc_device(sizeof(TokenId) * rows * state.log_stride));

@@ -527,7 +527,7 @@ __device__ __forceinline__ int chunks_of(int blocks, int64_t length) {
 
 // One CTA: the step's tiles are summed, which gives the length of a chunk; a scan places the rows; the chunks are written out.
 __global__ void __launch_bounds__(1024) plan_kernel(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* table,
-                                                    int64_t stride, int kv_heads, int window, int ctas) {
+                                                    int64_t stride, int kv_heads, int window, int ctas, int splits) {
   __shared__ int32_t first[kMaxPlanRows + 1];
   __shared__ int32_t sums[1024];
   __shared__ unsigned long long tiles;
@@ -544,7 +544,8 @@ __global__ void __launch_bounds__(1024) plan_kernel(DecodePlan* plan, const Batc
   int base = 0;
   for (int begin = 0; begin < num_rows; begin += blockDim.x) {
     const int r = begin + threadIdx.x;
-    const int chunks = r < num_rows ? kv_heads * chunks_of(visible_blocks(rows[r].kv_len, window), length) : 0;
+    const int blocks = r < num_rows ? visible_blocks(rows[r].kv_len, window) : 0;
+    const int chunks = r < num_rows ? kv_heads * (splits > 0 ? min(splits, blocks) : chunks_of(blocks, length)) : 0;
     sums[threadIdx.x] = chunks;
     __syncthreads();
     for (int reach = 1; reach < blockDim.x; reach *= 2) {
@@ -649,8 +650,8 @@ size_t decode_partial_out_bytes(int head_dim, int max_chunks) {
 }
 
 void plan_decode(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* block_table, int64_t table_stride,
-                 int kv_heads, int window, int ctas, cudaStream_t stream) {
-  plan_kernel<<<1, 1024, 0, stream>>>(plan, rows, num_rows, block_table, table_stride, kv_heads, window, ctas);
+                 int kv_heads, int window, int ctas, int splits, cudaStream_t stream) {
+  plan_kernel<<<1, 1024, 0, stream>>>(plan, rows, num_rows, block_table, table_stride, kv_heads, window, ctas, splits);
 }
 
 cudaError_t run_decode(const DecodeParams& p, int ctas, cudaStream_t stream) {

@@ -54,6 +54,11 @@ __device__ __forceinline__ void copy_16(void* dst, const void* src, bool real) {
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// Until at most kGroups committed groups of this thread are still under way.
+template <int kGroups>
+__device__ __forceinline__ void copy_wait_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
 // Orders this thread's ordinary writes to shared memory before later reads by the tensor cores and the copy engine.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -1,0 +1,477 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "device/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_scratch.h"
+#include "kernels/cuda/kv_layout.h"
+
+namespace tailrace::cuda {
+namespace {
+
+WeightForm form_of(Format format) {
+  switch (format) {
+    case Format::kBF16: return WeightForm::kBf16;
+    case Format::kQ4_0: case Format::kQ4_1: case Format::kQ4_K: return WeightForm::kInt4;
+    default: return WeightForm::kInt8;
+  }
+}
+
+Matrix matrix_of(const Weight& w) {
+  const WeightForm form = form_of(w.format);
+  const auto* base = static_cast<const std::byte*>(w.data);
+  return {.form = form, .values = base, .scales = base + scales_offset(form, w.rows, w.cols), .row_scale = nullptr,
+          .bias = w.bias, .rows = static_cast<int>(w.rows), .cols = static_cast<int>(w.cols)};
+}
+
+// What a step is made of; the host knows all of it before the launch.
+struct StepShape {
+  int num_rows = 0, num_decode_rows = 0, num_tokens = 0;
+  int extend_tiles[kMaxKvGroups] = {};  // per KV head
+  bool padded = false;                  // a captured graph: rows beyond the step's are dummies
+  bool decode_only() const { return num_rows == num_decode_rows; }
+};
+
+class CudaBackend : public Backend {
+ public:
+  CudaBackend(CudaDevice& device, const BackendOptions& options) : device_(device), options_(options) {}
+  ~CudaBackend() override {
+    for (Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
+    for (cudaEvent_t event : {fork_, join_}) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
+    if (side_ != nullptr) cudaStreamDestroy(side_);
+  }
+
+  const char* name() const override { return "cuda"; }
+  int32_t stored_head_dim(int32_t head_dim) const override { return padded_dim(head_dim); }
+  Expected<size_t> packed_bytes(const TensorView& tensor) const override { return cuda::packed_bytes(tensor); }
+  Status pack(const TensorView& tensor, void* dst) const override {
+    const auto bytes = cuda::packed_bytes(tensor);
+    if (!bytes) return bytes.error();
+    std::vector<std::byte> packed(*bytes);
+    if (Status status = cuda::pack(tensor, packed.data()); !status.ok()) return status;
+    device_.upload(dst, packed.data(), packed.size());
+    return {};
+  }
+
+  size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
+    const auto shape = shape_of(blocks, limits);
+    return shape ? CudaScratch(nullptr, *shape).bytes : 0;  // prepare says why not
+  }
+  Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) override;
+  Status bind(const StepBinding& binding, Stream& stream) override;
+  std::vector<std::string> decisions() const override;
+  StepEvents run_step(Stream& stream, const StepLaunch& step) override;
+  const float* last_logits() const override;
+
+ private:
+  struct Graph {
+    int rows;
+    cudaGraphExec_t exec;
+  };
+
+  Expected<CudaShape> shape_of(const BlockList& blocks, const StepLimits& limits) const;
+  Status prepare_gemms();
+  Status capture(int rows, cudaStream_t stream);
+  void queue_step(const StepShape& step, cudaStream_t stream);
+  void queue_blocks(const StepShape& step, cudaStream_t stream);
+
+  // A block of a step with few tokens (narrow: own kernels, norms by factor) or many (cuBLASLt).
+  void run(const EmbedBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const AttnInBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const AttentionBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const AttnOutBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const MlpBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  static bool narrow(const StepShape& step) { return step.num_tokens <= kMaxLinearTokens; }
+  void linear(LinearParams params, cudaStream_t stream) { CUDA_CHECK(run_linear(params, device_.sm_count(), stream)); }
+  void gemm(const __nv_bfloat16* x, int tokens, const Weight& w, void* out, bool fp32_out, int64_t out_stride, bool accumulate, cudaStream_t stream);
+  // x += post_norm(W in): with `in` as it is.
+  void residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, const StepShape& step, size_t index, cudaStream_t stream);
+  StepRows rows_of(const StepShape& step) const { return {binding_.targets.rows, step.num_rows, step.num_decode_rows, step.num_tokens}; }
+  // The norm in front of the block after `index`, which the residual before it prepares in narrow steps.
+  NextNorm next_norm(size_t index, const StepShape& step) const;
+  void set_norm_factor(LinearParams& params, const Norm& norm) const {
+    params.x = scratch_->normed, params.squares = scratch_->squares, params.num_squares = num_squares_, params.eps = norm.eps;
+  }
+
+  CudaDevice& device_;
+  BackendOptions options_;
+  const BlockList* blocks_ = nullptr;
+  CudaShape shape_;
+  std::optional<CudaScratch> scratch_;
+  std::unique_ptr<GemmLt> gemm_;
+  StepBinding binding_{};
+  StepStamp* stamps_ = nullptr;
+  BeginParams begin_{};
+  std::vector<Graph> graphs_;      // by rows, ascending
+  cudaStream_t side_ = nullptr;    // decode attention beside extend attention
+  cudaEvent_t fork_ = nullptr, join_ = nullptr;
+  int num_squares_ = 0;            // parts that the last residual of a narrow step leaves
+  int attention_index_[kMaxKvGroups] = {};  // launches of each group's plan so far in the step that is queued
+  uint64_t launches_ = 0;
+  mutable std::vector<float> host_logits_;
+};
+
+Expected<CudaShape> CudaBackend::shape_of(const BlockList& blocks, const StepLimits& limits) const {
+  const auto refuse = [](const std::string& why) { return fail(StatusCode::kUnsupported, "the CUDA backend: " + why); };
+  CudaShape s;
+  s.widths = block_widths(blocks);
+  s.limits = limits;
+  s.logits_stride = (s.widths.vocab + 3) / 4 * 4;
+  if (limits.vocab > kMaxSampledVocab) return refuse("a vocabulary of more than " + std::to_string(kMaxSampledVocab));
+  if (limits.max_rows > kMaxPlanRows) return refuse("more than " + std::to_string(kMaxPlanRows) + " rows");
+  const auto quantised = [&](const Weight& w) {
+    if (form_of(w.format) != WeightForm::kBf16) s.dequantized = std::max(s.dequantized, w.rows * w.cols);
+  };
+  int launches[kMaxKvGroups] = {};
+  for (const LayerBlock& block : blocks) {
+    if (const auto* in = std::get_if<AttnInBlock>(&block)) {
+      for (const Weight* w : {&in->q, &in->k, &in->v}) quantised(*w);
+    } else if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
+      if (out->o.bias != nullptr) return refuse("a bias of the attention's output projection");
+      quantised(out->o), s.has_post_norm |= out->post_norm.weight != nullptr;
+    } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
+      for (const Weight* w : {&mlp->gate, &mlp->up, &mlp->down}) {
+        if (w->bias != nullptr) return refuse("a bias within the MLP");
+        quantised(*w);
+      }
+      s.has_post_norm |= mlp->post_norm.weight != nullptr;
+    } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
+      quantised(head->head);
+    } else if (const auto* a = std::get_if<AttentionBlock>(&block)) {
+      if (!decode_supported(a->head_dim, a->q_heads, a->kv_heads)) {
+        return refuse("attention of " + std::to_string(a->q_heads) + " query and " + std::to_string(a->kv_heads) +
+                      " KV heads of " + std::to_string(a->head_dim) + " dims");
+      }
+      GroupShape& g = s.groups[a->group];
+      if (g.q_heads != 0 && (g.q_heads != a->q_heads || g.head_dim != a->head_dim)) return refuse("layers of one KV group differ in shape");
+      g.q_heads = a->q_heads, g.kv_heads = a->kv_heads, g.head_dim = a->head_dim, g.window = a->window;
+      s.num_groups = std::max(s.num_groups, a->group + 1);
+      if (++launches[a->group] > kMaxLaunches) return refuse("more than " + std::to_string(kMaxLaunches) + " layers in a KV group");
+    }
+  }
+  for (int g = 0; g < s.num_groups; ++g) {
+    GroupShape& group = s.groups[g];
+    device_.make_current();
+    group.decode_ctas = decode_ctas(group.head_dim, group.gqa_ratio());
+    const int units = limits.max_rows * group.kv_heads;
+    group.max_chunks = std::max(max_decode_chunks(group.decode_ctas, units), units * options_.kv_splits);
+  }
+  return s;
+}
+
+Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) {
+  auto shape = shape_of(blocks, limits);
+  if (!shape) return shape.error();
+  blocks_ = &blocks;
+  shape_ = *shape;
+  scratch_.emplace(scratch, shape_);
+  auto gemm = GemmLt::create();
+  if (!gemm) return gemm.error();
+  gemm_ = std::move(*gemm);
+  gemm_->set_workspace(scratch_->gemm);
+  CUDA_CHECK(prepare_linear());
+  int least = 0, greatest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  CUDA_CHECK(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest));
+  for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  return prepare_gemms();
+}
+
+Status CudaBackend::prepare_gemms() {
+  const int tokens = shape_.limits.max_step_tokens, rows = shape_.limits.max_rows;
+  Status status;
+  const auto add = [&](const Weight& w, bool fp32_out, int max_tokens) {
+    if (status.ok()) status = gemm_->prepare(static_cast<int>(w.rows), static_cast<int>(w.cols), fp32_out, max_tokens);
+  };
+  for (const LayerBlock& block : *blocks_) {
+    if (const auto* in = std::get_if<AttnInBlock>(&block)) {
+      for (const Weight* w : {&in->q, &in->k, &in->v}) add(*w, true, tokens);
+    } else if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
+      add(out->o, true, tokens);
+    } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
+      add(mlp->gate, false, tokens), add(mlp->up, false, tokens), add(mlp->down, true, tokens);
+    } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
+      add(head->head, true, rows);
+    }
+  }
+  return status;
+}
+
+Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {
+  binding_ = binding;
+  stamps_ = static_cast<StepStamp*>(device_.alloc_pinned(sizeof(StepStamp) * kStagingRing));
+  if (stamps_ == nullptr) return {StatusCode::kResourceExhausted, "no pinned memory for the step stamps"};
+  begin_.targets = binding.targets;
+  std::copy_n(binding.slabs, kStagingRing, begin_.slabs);
+  begin_.state = scratch_->state;
+  begin_.dummy_slot = shape_.limits.max_rows;  // its table row points at block 0
+  begin_.num_tiles = shape_.num_groups;
+  for (int g = 0; g < shape_.num_groups; ++g) {
+    const GroupShape& group = shape_.groups[g];
+    begin_.tiles[g] = {scratch_->groups[g].tile_start, group.gqa_ratio(), extend_tile_rows(group.head_dim)};
+  }
+  const cudaStream_t s = device_.cuda_stream(stream);
+  // Once outside of a graph, so that whatever libraries do at a first call is done. The rows are zero: they read and
+  // write the dummy block only.
+  for (int tokens : {1, kMaxLinearTokens + 1}) queue_blocks({.num_rows = 1, .num_decode_rows = 1, .num_tokens = tokens}, s);
+  CUDA_CHECK(cudaStreamSynchronize(s));
+  const int most = std::min(options_.max_graph_rows, shape_.limits.max_rows);
+  for (int rows = 1; rows <= most; rows = rows < 8 ? rows * 2 : rows + 8) {
+    if (Status status = capture(rows, s); !status.ok()) return status;
+  }
+  if (most > 0 && graphs_.back().rows < most) return capture(most, s);
+  return {};
+}
+
+Status CudaBackend::capture(int rows, cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  queue_step({.num_rows = rows, .num_decode_rows = rows, .num_tokens = rows, .padded = true}, stream);
+  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t exec = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  if (error != cudaSuccess) {
+    return {StatusCode::kResourceExhausted, "the decode graph of " + std::to_string(rows) + " rows: " + cudaGetErrorString(error)};
+  }
+  CUDA_CHECK(cudaGraphUpload(exec, stream));
+  graphs_.push_back({rows, exec});
+  return {};
+}
+
+StepEvents CudaBackend::run_step(Stream& stream, const StepLaunch& step) {
+  CHECK(step.launch == launches_++);  // the device counts along
+  const cudaStream_t s = device_.cuda_stream(stream);
+  const auto graph = std::find_if(graphs_.begin(), graphs_.end(), [&](const Graph& g) { return g.rows >= step.num_rows; });
+  if (step.num_rows == step.num_decode_rows && graph != graphs_.end()) {
+    CUDA_CHECK(cudaGraphLaunch(graph->exec, s));
+  } else {
+    StepShape shape{.num_rows = step.num_rows, .num_decode_rows = step.num_decode_rows, .num_tokens = step.num_tokens};
+    if (options_.fold_decode && !shape.decode_only()) shape.num_decode_rows = 0;
+    for (int g = 0; g < shape_.num_groups; ++g) {
+      const GroupShape& group = shape_.groups[g];
+      for (int r = shape.num_decode_rows; r < step.num_rows; ++r) {
+        shape.extend_tiles[g] += extend_tiles(step.rows[r].q_len, group.gqa_ratio(), extend_tile_rows(group.head_dim));
+      }
+    }
+    queue_step(shape, s);
+  }
+  const StepStamp* stamp = stamps_ + step.launch % kStagingRing;
+  return {.begun = device_.stamped_event(stamp, step.launch, true), .done = device_.stamped_event(stamp, step.launch, false)};
+}
+
+void CudaBackend::queue_step(const StepShape& step, cudaStream_t stream) {
+  BeginParams begin = begin_;
+  begin.padded_rows = step.padded ? step.num_rows : 0;
+  begin.first_extend_row = step.num_decode_rows;
+  CUDA_CHECK(begin_step(begin, stream));
+  queue_blocks(step, stream);
+  CUDA_CHECK(run_sampler({.logits = scratch_->logits, .vocab = shape_.limits.vocab, .vocab_stride = shape_.logits_stride,
+                          .rows = binding_.targets.rows, .num_rows = step.num_rows, .state = binding_.batch.state,
+                          .sampled_ring = binding_.sampled, .ring = kStagingRing, .ring_stride = binding_.max_rows,
+                          .step = &scratch_->state->launch, .scratch = scratch_->sampler}, stream));
+  CUDA_CHECK(end_step(scratch_->state, stamps_, stream));
+}
+
+void CudaBackend::queue_blocks(const StepShape& step, cudaStream_t stream) {
+  for (int g = 0; g < shape_.num_groups; ++g) {
+    attention_index_[g] = 0;
+    if (step.num_decode_rows == 0) continue;
+    const KvGroupView& kv = binding_.batch.groups[g];
+    plan_decode(scratch_->groups[g].plan, binding_.targets.rows, step.num_decode_rows, kv.block_table, kv.table_stride,
+                shape_.groups[g].kv_heads, shape_.groups[g].window, shape_.groups[g].decode_ctas, options_.kv_splits, stream);
+  }
+  for (size_t i = 0; i < blocks_->size(); ++i) {
+    std::visit([&](const auto& block) { run(block, step, i, stream); }, (*blocks_)[i]);
+  }
+}
+
+NextNorm CudaBackend::next_norm(size_t index, const StepShape& step) const {
+  if (!narrow(step)) return {};
+  for (++index; index < blocks_->size(); ++index) {
+    const Norm* norm = nullptr;
+    const LayerBlock& block = (*blocks_)[index];
+    if (const auto* in = std::get_if<AttnInBlock>(&block)) norm = &in->norm;
+    if (const auto* mlp = std::get_if<MlpBlock>(&block)) norm = &mlp->norm;
+    if (const auto* head = std::get_if<HeadBlock>(&block)) norm = &head->norm;
+    if (norm != nullptr) return {norm->weight, scratch_->normed, scratch_->squares};
+  }
+  return {};
+}
+
+void CudaBackend::gemm(const __nv_bfloat16* x, int tokens, const Weight& w, void* out, bool fp32_out, int64_t out_stride,
+                       bool accumulate, cudaStream_t stream) {
+  const Matrix matrix = matrix_of(w);
+  const auto* values = static_cast<const __nv_bfloat16*>(matrix.values);
+  if (matrix.form != WeightForm::kBf16) {
+    CUDA_CHECK(dequantize(matrix, scratch_->dequantized, stream));
+    values = scratch_->dequantized;
+  }
+  CUDA_CHECK(gemm_->run(x, tokens, values, matrix.rows, matrix.cols, out, fp32_out, out_stride, accumulate, stream));
+}
+
+void CudaBackend::run(const EmbedBlock& block, const StepShape& step, size_t index, cudaStream_t stream) {
+  CUDA_CHECK(embed(rows_of(step), binding_.batch.state, matrix_of(block.table), block.scale, scratch_->x, next_norm(index, step), stream));
+  num_squares_ = 1;
+}
+
+void CudaBackend::run(const AttnInBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
+  const bool few = narrow(step);
+  const int64_t stride = b.q.rows + b.k.rows + b.v.rows;
+  if (few) {
+    LinearParams p{.matrix = {}, .num_matrices = 3, .tokens = step.num_tokens, .out = scratch_->qkv, .out_stride = stride};
+    p.matrix[0] = matrix_of(b.q), p.matrix[1] = matrix_of(b.k), p.matrix[2] = matrix_of(b.v);
+    set_norm_factor(p, b.norm);
+    if (linear_unsupported(p) == nullptr) {
+      linear(p, stream);
+    } else {  // formats differ (K quants keep v in more bits): one launch each
+      const Matrix all[3] = {p.matrix[0], p.matrix[1], p.matrix[2]};
+      p.num_matrices = 1;
+      for (const Matrix& m : all) {
+        p.matrix[0] = m;
+        linear(p, stream);
+        p.out += m.rows;
+      }
+    }
+  } else {
+    CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(b.q.cols), b.norm.weight, b.norm.eps, scratch_->normed, stream));
+    float* out = scratch_->qkv;
+    for (const Weight* w : {&b.q, &b.k, &b.v}) {
+      gemm(scratch_->normed, step.num_tokens, *w, out, true, stride, false, stream);
+      out += w->rows;
+    }
+  }
+  const KvGroupView& kv = binding_.batch.groups[b.group];
+  auto* pool = reinterpret_cast<__nv_bfloat16*>(kv.pool) + kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), b.layer, 0, 0);
+  CUDA_CHECK(finish_qkv(rows_of(step),
+                        {.qkv = scratch_->qkv, .q_bias = few ? nullptr : b.q.bias, .k_bias = few ? nullptr : b.k.bias,
+                         .v_bias = few ? nullptr : b.v.bias, .q_norm = b.q_norm.weight, .k_norm = b.k_norm.weight, .q_eps = b.q_norm.eps,
+                         .k_eps = b.k_norm.eps, .inv_freq = b.rope.inv_freq, .rotary_dim = b.rope.rotary_dim, .rope_scale = b.rope.scale,
+                         .q_heads = b.q_heads, .kv_heads = b.kv_heads, .head_dim = b.head_dim, .q = scratch_->q, .pool = pool,
+                         .block_table = kv.block_table, .table_stride = kv.table_stride},
+                        stream));
+}
+
+void CudaBackend::run(const AttentionBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
+  const KvGroupView& kv = binding_.batch.groups[b.group];
+  const GroupShape& group = shape_.groups[b.group];
+  const CudaScratch::Group& scratch = scratch_->groups[b.group];
+  const auto* pool = reinterpret_cast<const __nv_bfloat16*>(kv.pool) + kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), b.layer, 0, 0);
+  const bool both = step.num_decode_rows > 0 && !step.decode_only();
+  const cudaStream_t decode_stream = both ? side_ : stream;
+  if (both) {
+    CUDA_CHECK(cudaEventRecord(fork_, stream));
+    CUDA_CHECK(cudaStreamWaitEvent(side_, fork_, 0));
+  }
+  if (step.num_decode_rows > 0) {
+    CUDA_CHECK(run_decode({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
+                           .rows = binding_.targets.rows, .plan = scratch.plan, .q_heads = b.q_heads, .kv_heads = b.kv_heads, .head_dim = b.head_dim,
+                           .window = b.window, .scale = b.scale, .softcap = b.softcap, .sinks = b.sinks, .partial_out = scratch.partial_out,
+                           .partial_ml = scratch.partial_ml, .done = scratch.done,
+                           .epoch = reinterpret_cast<const unsigned long long*>(&scratch_->state->next_launch), .launch_index = attention_index_[b.group]++},
+                          group.decode_ctas, decode_stream));
+  }
+  if (!step.decode_only()) {
+    CUDA_CHECK(run_extend_hopper({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
+                                  .rows = binding_.targets.rows + step.num_decode_rows, .tile_start = scratch.tile_start,
+                                  .num_rows = step.num_rows - step.num_decode_rows, .num_tiles = step.extend_tiles[b.group], .q_heads = b.q_heads,
+                                  .kv_heads = b.kv_heads, .head_dim = b.head_dim, .window = b.window, .scale = b.scale, .softcap = b.softcap,
+                                  .sinks = b.sinks}, stream));
+  }
+  if (both) {
+    CUDA_CHECK(cudaEventRecord(join_, side_));
+    CUDA_CHECK(cudaStreamWaitEvent(stream, join_, 0));
+  }
+}
+
+void CudaBackend::residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, const StepShape& step, size_t index,
+                           cudaStream_t stream) {
+  const int hidden = static_cast<int>(w.rows);
+  const NextNorm next = next_norm(index, step);
+  const bool after = post_norm.weight != nullptr;
+  if (narrow(step)) {
+    LinearParams p{.matrix = {}, .out_kind = after ? LinearOut::kStore : LinearOut::kResidual, .x = in, .tokens = step.num_tokens,
+                   .out = after ? scratch_->y : scratch_->x, .out_stride = hidden, .next_norm = next.weight, .next = next.next,
+                   .out_squares = next.squares};
+    p.matrix[0] = matrix_of(w);
+    linear(p, stream);
+    num_squares_ = after ? 1 : linear_ctas(p, device_.sm_count());
+  } else {
+    gemm(in, step.num_tokens, w, after ? scratch_->y : scratch_->x, true, hidden, !after, stream);
+  }
+  if (after) CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, scratch_->x, next, stream));
+}
+
+void CudaBackend::run(const AttnOutBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  residual(b.o, b.post_norm, scratch_->attended, step, index, stream);
+}
+
+void CudaBackend::run(const MlpBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  const bool gelu = b.activation == Activation::kGeluTanh;
+  const int width = static_cast<int>(b.gate.rows);
+  LinearParams p{.matrix = {}, .num_matrices = 2, .out_kind = LinearOut::kGated, .tokens = step.num_tokens, .gated = scratch_->gated, .gelu = gelu};
+  p.matrix[0] = matrix_of(b.gate), p.matrix[1] = matrix_of(b.up);
+  if (narrow(step) && linear_unsupported(p) == nullptr) {
+    set_norm_factor(p, b.norm);
+    linear(p, stream);
+  } else {
+    CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(b.gate.cols), b.norm.weight, b.norm.eps, scratch_->normed, stream));
+    gemm(scratch_->normed, step.num_tokens, b.gate, scratch_->gate_up, false, 2 * width, false, stream);
+    gemm(scratch_->normed, step.num_tokens, b.up, scratch_->gate_up + width, false, 2 * width, false, stream);
+    CUDA_CHECK(gate(scratch_->gate_up, step.num_tokens, width, gelu, scratch_->gated, stream));
+  }
+  residual(b.down, b.post_norm, scratch_->gated, step, index, stream);
+}
+
+void CudaBackend::run(const HeadBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
+  LinearParams p{.matrix = {}, .x = scratch_->last, .tokens = step.num_rows, .out = scratch_->logits, .out_stride = shape_.logits_stride, .softcap = b.softcap};
+  p.matrix[0] = matrix_of(b.head);
+  const bool direct = narrow(step) && step.num_rows == step.num_tokens;  // every token is its row's last
+  if (direct) {
+    set_norm_factor(p, b.norm);
+  } else {
+    CUDA_CHECK(rms_norm_last(rows_of(step), scratch_->x, static_cast<int>(b.head.cols), b.norm.weight, b.norm.eps, scratch_->last, stream));
+  }
+  if (step.num_rows <= kMaxLinearTokens) return linear(p, stream);
+  gemm(scratch_->last, step.num_rows, b.head, scratch_->logits, true, shape_.logits_stride, false, stream);
+  if (b.softcap > 0) CUDA_CHECK(soft_cap(scratch_->logits, step.num_rows * shape_.logits_stride, b.softcap, stream));
+}
+
+std::vector<std::string> CudaBackend::decisions() const {
+  std::string sizes;
+  for (const Graph& graph : graphs_) sizes += (sizes.empty() ? "" : ", ") + std::to_string(graph.rows);
+  return {"projections of up to " + std::to_string(kMaxLinearTokens) + " tokens: own kernels on stored weights, norms by factor, epilogues fused",
+          "projections of more tokens: cuBLASLt in bf16; quantised matrices are widened into scratch, one at a time",
+          "attention decode: own kernel, " + (options_.kv_splits > 0 ? std::to_string(options_.kv_splits) + " splits (fixed)" : std::string("splits planned on the device from effective lengths")),
+          std::string("attention extend: wgmma, paged") + (options_.fold_decode ? "; decode rows of mixed steps too (mixed fold)" : "; beside the decode kernel in mixed steps"),
+          "decode steps: captured graphs of " + (sizes.empty() ? "no size" : sizes + " rows")};
+}
+
+const float* CudaBackend::last_logits() const {
+  const StepState* at = scratch_->state;
+  StepState state;
+  CUDA_CHECK(cudaMemcpy(&state, at, sizeof state, cudaMemcpyDeviceToHost));
+  std::vector<BatchRow> rows(static_cast<size_t>(state.num_rows));
+  CUDA_CHECK(cudaMemcpy(rows.data(), binding_.targets.rows, sizeof(BatchRow) * rows.size(), cudaMemcpyDeviceToHost));
+  host_logits_.clear();
+  std::vector<float> logits(static_cast<size_t>(shape_.widths.vocab));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (!rows[r].samples) continue;
+    CUDA_CHECK(cudaMemcpy(logits.data(), scratch_->logits + static_cast<int64_t>(r) * shape_.logits_stride, sizeof(float) * logits.size(), cudaMemcpyDeviceToHost));
+    host_logits_.insert(host_logits_.end(), logits.begin(), logits.begin() + shape_.limits.vocab);
+  }
+  return host_logits_.data();
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> create_cuda_backend(Device& device, const BackendOptions& options) {
+  return std::make_unique<CudaBackend>(static_cast<CudaDevice&>(device), options);
+}
+
+}  // namespace tailrace::cuda

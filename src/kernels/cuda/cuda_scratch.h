@@ -1,0 +1,98 @@
+// CudaShape and CudaScratch: what the CUDA backend needs to know of a block list, and every array it works in.
+#pragma once
+
+#include <cstdint>
+
+#include "base/arena.h"
+#include "kernels/block_widths.h"
+#include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/attention_extend.h"
+#include "kernels/cuda/gemm_lt.h"
+#include "kernels/cuda/linear_decode.h"
+#include "kernels/cuda/sampler.h"
+#include "kernels/cuda/token_ops.h"
+
+namespace tailrace::cuda {
+
+// Attention of one KV group: one shape, so one plan a step.
+struct GroupShape {
+  int32_t q_heads = 0, kv_heads = 0, head_dim = 0, window = 0;
+  int32_t decode_ctas = 0, max_chunks = 0;
+  int32_t gqa_ratio() const { return q_heads / kv_heads; }
+};
+
+struct CudaShape {
+  BlockWidths widths;
+  StepLimits limits;
+  GroupShape groups[kMaxKvGroups];
+  int32_t num_groups = 0;
+  bool has_post_norm = false;
+  int64_t dequantized = 0;    // values of the largest matrix that is not stored as bf16
+  int64_t logits_stride = 0;
+};
+
+struct CudaScratch {
+  StepState* state;
+  float* x;                    // [tokens][hidden] residual stream
+  __nv_bfloat16* normed;       // [tokens][hidden] input of projections (see LinearParams about who normalises)
+  float* squares;              // [kMaxSquareParts][kMaxLinearTokens]
+  float* qkv;                  // [tokens][qkv]
+  __nv_bfloat16* q;            // [tokens][q]
+  __nv_bfloat16* attended;     // [tokens][q]
+  __nv_bfloat16* gate_up;      // [tokens][2 * intermediate]
+  __nv_bfloat16* gated;        // [tokens][intermediate]
+  float* y;                    // [tokens][hidden] where a post norm needs a whole row; else null
+  __nv_bfloat16* last;         // [rows][hidden] input of the head
+  float* logits;               // [rows][logits_stride]
+  __nv_bfloat16* dequantized;
+  void* gemm;
+  void* sampler;
+  struct Group {
+    DecodePlan* plan;
+    float* partial_out;
+    float2* partial_ml;
+    unsigned long long* done;
+    int32_t* tile_start;       // [rows + 1]
+  } groups[kMaxKvGroups];
+  size_t bytes;
+
+  CudaScratch(void* base, const CudaShape& s) {
+    ArenaCursor arena(base);
+    const auto take = [&]<typename T>(T*& at, int64_t count) {  // aligned to 256 bytes
+      at = reinterpret_cast<T*>(arena.take<std::byte>((count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256));
+    };
+    const int64_t tokens = s.limits.max_step_tokens, rows = s.limits.max_rows;
+    const BlockWidths& w = s.widths;
+    take(state, 1);
+    take(x, tokens * w.hidden);
+    take(normed, tokens * w.hidden);
+    take(squares, int64_t{kMaxSquareParts} * kMaxLinearTokens);
+    take(qkv, tokens * w.qkv);
+    take(q, tokens * w.q);
+    take(attended, tokens * w.q);
+    take(gate_up, tokens * 2 * w.intermediate);
+    take(gated, tokens * w.intermediate);
+    y = nullptr;
+    if (s.has_post_norm) take(y, tokens * w.hidden);
+    take(last, rows * w.hidden);
+    take(logits, rows * s.logits_stride);
+    take(dequantized, s.dequantized);
+    auto* bytes_at = static_cast<std::byte*>(nullptr);
+    take(bytes_at, static_cast<int64_t>(kGemmWorkspace));
+    gemm = bytes_at;
+    take(bytes_at, static_cast<int64_t>(sampler_scratch_bytes(s.limits.max_rows, s.limits.vocab)));
+    sampler = bytes_at;
+    for (int g = 0; g < s.num_groups; ++g) {
+      const GroupShape& shape = s.groups[g];
+      take(bytes_at, static_cast<int64_t>(decode_plan_bytes(shape.max_chunks)));
+      groups[g].plan = reinterpret_cast<DecodePlan*>(bytes_at);
+      take(groups[g].partial_out, static_cast<int64_t>(decode_partial_out_bytes(shape.head_dim, shape.max_chunks) / sizeof(float)));
+      take(groups[g].partial_ml, int64_t{shape.max_chunks} * 16);
+      take(groups[g].done, shape.max_chunks);
+      take(groups[g].tile_start, rows + 1);
+    }
+    bytes = arena.bytes();
+  }
+};
+
+}  // namespace tailrace::cuda

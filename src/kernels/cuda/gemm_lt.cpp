@@ -1,0 +1,142 @@
+#include "kernels/cuda/gemm_lt.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace tailrace::cuda {
+namespace {
+
+// The loader's path first, then where toolkits are installed.
+constexpr const char* kNames[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13", "libcublasLt.so.12",
+                                  "/usr/local/cuda/lib64/libcublasLt.so.12"};
+
+// An algorithm serves the products of all numbers of tokens of its bucket.
+int bucket_of(int tokens) {
+  const int step = tokens <= 64 ? 16 : tokens <= 512 ? 64 : 256;
+  return (tokens + step - 1) / step * step;
+}
+
+}  // namespace
+
+struct GemmLt::Library {
+  void* handle = nullptr;
+  cublasLtHandle_t lt = nullptr;
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtMatmul) matmul;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+};
+
+// One matrix shape and bucket. The layouts are changed to a call's sizes before it; one thread launches.
+struct GemmLt::Plan {
+  int n, k, bucket;
+  bool fp32_out;
+  cublasLtMatmulDesc_t desc = nullptr;
+  cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
+  cublasLtMatmulAlgo_t algo;
+};
+
+Expected<std::unique_ptr<GemmLt>> GemmLt::create() {
+  std::unique_ptr<GemmLt> gemm(new GemmLt());
+  gemm->library_ = std::make_unique<Library>();
+  Library& lib = *gemm->library_;
+  for (const char* name : kNames) {
+    if ((lib.handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) != nullptr) break;
+  }
+  if (lib.handle == nullptr) {
+    return fail(StatusCode::kUnsupported, "cuBLASLt is not installed: no libcublasLt.so.13 or .12 on the loader's path or in /usr/local/cuda/lib64");
+  }
+  bool complete = true;
+  const auto load = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(lib.handle, name));
+    complete &= function != nullptr;
+  };
+  load(lib.create, "cublasLtCreate"), load(lib.destroy, "cublasLtDestroy"), load(lib.matmul, "cublasLtMatmul");
+  load(lib.desc_create, "cublasLtMatmulDescCreate"), load(lib.desc_destroy, "cublasLtMatmulDescDestroy");
+  load(lib.desc_set, "cublasLtMatmulDescSetAttribute"), load(lib.layout_create, "cublasLtMatrixLayoutCreate");
+  load(lib.layout_destroy, "cublasLtMatrixLayoutDestroy"), load(lib.layout_set, "cublasLtMatrixLayoutSetAttribute");
+  load(lib.preference_create, "cublasLtMatmulPreferenceCreate"), load(lib.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  load(lib.preference_set, "cublasLtMatmulPreferenceSetAttribute"), load(lib.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  if (!complete || lib.create(&lib.lt) != CUBLAS_STATUS_SUCCESS) {
+    return fail(StatusCode::kUnsupported, "cuBLASLt was found but cannot be used: another version, or no memory on the GPU");
+  }
+  return gemm;
+}
+
+GemmLt::~GemmLt() {
+  if (!library_ || !library_->lt) return;
+  for (Plan& plan : plans_) {
+    library_->desc_destroy(plan.desc);
+    for (auto layout : {plan.w, plan.x, plan.out}) library_->layout_destroy(layout);
+  }
+  library_->destroy(library_->lt);
+}
+
+const GemmLt::Plan* GemmLt::find(int n, int k, bool fp32_out, int tokens) const {
+  const int bucket = bucket_of(tokens);
+  for (const Plan& plan : plans_) {
+    if (plan.bucket == bucket && plan.n == n && plan.k == k && plan.fp32_out == fp32_out) return &plan;
+  }
+  return nullptr;
+}
+
+// Column-major to cuBLAS: out [n, tokens] = w^T (k x n, transposed) x (k x tokens).
+Status GemmLt::prepare(int n, int k, bool fp32_out, int max_tokens) {
+  Library& lib = *library_;
+  const cudaDataType_t out_type = fp32_out ? CUDA_R_32F : CUDA_R_16BF;
+  for (int tokens = 1; tokens <= bucket_of(max_tokens); tokens = bucket_of(tokens) + 1) {
+    if (find(n, k, fp32_out, tokens) != nullptr) continue;
+    Plan plan{.n = n, .k = k, .bucket = bucket_of(tokens), .fp32_out = fp32_out, .algo = {}};
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    const size_t workspace = kGemmWorkspace;
+    cublasLtMatmulPreference_t preference = nullptr;
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    const bool ok = lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+                    lib.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose) == CUBLAS_STATUS_SUCCESS &&
+                    lib.layout_create(&plan.w, CUDA_R_16BF, k, n, k) == CUBLAS_STATUS_SUCCESS &&
+                    lib.layout_create(&plan.x, CUDA_R_16BF, k, plan.bucket, k) == CUBLAS_STATUS_SUCCESS &&
+                    lib.layout_create(&plan.out, out_type, n, plan.bucket, n) == CUBLAS_STATUS_SUCCESS &&
+                    lib.preference_create(&preference) == CUBLAS_STATUS_SUCCESS &&
+                    lib.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
+                    lib.heuristic(lib.lt, plan.desc, plan.w, plan.x, plan.out, plan.out, preference, 1, &result, &found) == CUBLAS_STATUS_SUCCESS;
+    if (preference != nullptr) lib.preference_destroy(preference);
+    if (!ok || found == 0) {
+      return {StatusCode::kUnsupported, "cuBLASLt has no algorithm for a product of " + std::to_string(n) + " x " + std::to_string(k)};
+    }
+    plan.algo = result.algo;
+    plans_.push_back(plan);
+  }
+  return {};
+}
+
+cudaError_t GemmLt::run(const __nv_bfloat16* x, int tokens, const __nv_bfloat16* w, int n, int k, void* out, bool fp32_out,
+                        int64_t out_stride, bool accumulate, cudaStream_t stream) {
+  const Plan* plan = find(n, k, fp32_out, tokens);
+  CHECK_MSG(plan != nullptr, "a product that was not prepared");
+  Library& lib = *library_;
+  const uint64_t columns = static_cast<uint64_t>(tokens);
+  lib.layout_set(plan->x, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof columns);
+  lib.layout_set(plan->out, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof columns);
+  lib.layout_set(plan->out, CUBLASLT_MATRIX_LAYOUT_LD, &out_stride, sizeof out_stride);
+  const float one = 1.0f, beta = accumulate ? 1.0f : 0.0f;
+  const cublasStatus_t status = lib.matmul(lib.lt, plan->desc, &one, w, plan->w, x, plan->x, &beta, out, plan->out, out, plan->out,
+                                           &plan->algo, workspace_, kGemmWorkspace, stream);
+  return status == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorUnknown;
+}
+
+}  // namespace tailrace::cuda

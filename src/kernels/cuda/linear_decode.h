@@ -1,0 +1,62 @@
+// Projections of few tokens on CUDA: y = W x for 1 to 16 rows, weights read once, in their stored form, at memory speed.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/weight_form.h"
+
+namespace tailrace::cuda {
+
+// A packed matrix in device memory.
+struct Matrix {
+  WeightForm form = WeightForm::kBf16;
+  const void* values = nullptr;
+  const void* scales = nullptr;      // block formats
+  const float* row_scale = nullptr;  // [rows] or null
+  const float* bias = nullptr;       // [rows] or null
+  int rows = 0, cols = 0;            // cols a multiple of 32
+};
+
+enum class LinearOut : uint8_t {
+  kStore,     // out[m][n] = y                                                   fp32
+  kResidual,  // out[m][n] += y; next[m][n] = bf16(out * next_norm); squares of this CTA
+  kGated,     // gated[m][n] = act(gate) * up                                    bf16; matrix[0] is gate, matrix[1] is up
+};
+
+inline constexpr int kMaxLinearTokens = 16;
+inline constexpr int kMaxLinearMatrices = 3;
+inline constexpr int kMaxSquareParts = 512;  // CTAs that leave partial sums of squares
+
+struct LinearParams {
+  Matrix matrix[kMaxLinearMatrices];  // stacked by rows (kGated: side by side); the same form and cols
+  int num_matrices = 1;
+  LinearOut out_kind = LinearOut::kStore;
+  const __nv_bfloat16* x = nullptr;   // [tokens][cols]
+  int tokens = 0;
+  // Where x is not normalised yet: y is multiplied by rsqrt(sum of squares / cols + eps) of its token. Null: it is.
+  const float* squares = nullptr;     // [num_squares][kMaxLinearTokens]
+  int num_squares = 0;
+  float eps = 0;
+  float* out = nullptr;               // [tokens][out_stride]
+  int64_t out_stride = 0;
+  float softcap = 0;                  // kStore: softcap * tanh(y / softcap); 0: none
+  const float* next_norm = nullptr;   // [rows] weight of the norm that follows
+  __nv_bfloat16* next = nullptr;      // [tokens][rows]
+  float* out_squares = nullptr;       // [linear_ctas][kMaxLinearTokens]
+  __nv_bfloat16* gated = nullptr;     // [tokens][rows of matrix[0]]
+  bool gelu = false;                  // kGated: tanh-approximated GELU, else SiLU
+};
+
+// Once per process, before the first run_linear.
+cudaError_t prepare_linear();
+// CTAs of the launch: how many parts out_squares gets.
+int linear_ctas(const LinearParams& params, int num_sms);
+// Whether run_linear serves the shape; else why not (static text).
+const char* linear_unsupported(const LinearParams& params);
+// x, squares and out may be written by the kernel before on the stream; weights are asked for before it has ended.
+cudaError_t run_linear(const LinearParams& params, int num_sms, cudaStream_t stream);
+
+}  // namespace tailrace::cuda

@@ -1,0 +1,379 @@
+#include "kernels/cuda/token_ops.h"
+
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/ptx.h"
+
+namespace tailrace::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+
+// A launch that may begin while the kernel before ends: every kernel here waits for it before it reads or writes.
+template <typename... Params, typename... Args>
+cudaError_t launch(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, Args... args) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+__device__ __forceinline__ void enter() {
+  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
+}
+
+__device__ __forceinline__ float block_sum(float v) {
+  __shared__ float sums[kWarps];
+#pragma unroll
+  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += sums[w];
+  __syncthreads();
+  return total;
+}
+
+// ---- Begin and end -----------------------------------------------------------------------------------------------
+
+template <typename T>
+__device__ __forceinline__ void copy_all(T* to, const T* from, int64_t count) {
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
+}
+
+__device__ void apply(const BeginParams& p, const std::byte* slab, const SlabHeader& header) {
+  copy_all(p.targets.rows, reinterpret_cast<const BatchRow*>(slab + header.rows_at), header.num_rows);
+  const auto* starts = reinterpret_cast<const SlabStart*>(slab + header.starts_at);
+  for (int i = 0; i < header.num_starts; ++i) {
+    const SlabStart& start = starts[i];
+    const int64_t slot = start.slot;
+    const RowStateView& state = p.targets.state;
+    if (threadIdx.x == 0) state.sampling[slot] = start.sampling;
+    copy_all(state.bias_ids + slot * kMaxLogitBias, reinterpret_cast<const TokenId*>(slab + start.bias_ids_at), start.sampling.num_bias);
+    copy_all(state.bias_values + slot * kMaxLogitBias, reinterpret_cast<const float*>(slab + start.bias_values_at), start.sampling.num_bias);
+    copy_all(state.stop_ids + slot * kMaxStopTokenIds, reinterpret_cast<const TokenId*>(slab + start.stop_ids_at), start.sampling.num_stop_ids);
+  }
+  const auto* blocks = reinterpret_cast<const SlabBlockPatch*>(slab + header.block_patches_at);
+  for (int i = 0; i < header.num_block_patches; ++i) {
+    const SlabBlockPatch& patch = blocks[i];
+    copy_all(p.targets.block_table[patch.group] + patch.slot * p.targets.table_stride[patch.group] + patch.first,
+             reinterpret_cast<const int32_t*>(slab + patch.values_at), patch.count);
+  }
+  const auto* logs = reinterpret_cast<const SlabLogPatch*>(slab + header.log_patches_at);
+  for (int i = 0; i < header.num_log_patches; ++i) {
+    const SlabLogPatch& patch = logs[i];
+    copy_all(p.targets.state.token_log + patch.slot * p.targets.state.log_stride + patch.first,
+             reinterpret_cast<const TokenId*>(slab + patch.values_at), patch.count);
+  }
+}
+
+__global__ void __launch_bounds__(512) begin_kernel(const __grid_constant__ BeginParams p) {
+  enter();
+  __shared__ SlabHeader header;
+  __shared__ StepState state;
+  if (threadIdx.x == 0) {
+    state = *p.state;
+    state.launch = state.next_launch++;
+    state.begun_ns = ptx::globaltimer_ns();
+    header = *reinterpret_cast<const SlabHeader*>(p.slabs[state.launch % kStagingRing]);
+    if (header.launch == state.launch) state.num_rows = header.num_rows, state.num_decode_rows = header.num_decode_rows;
+    *p.state = state;
+  }
+  __syncthreads();
+  if (header.launch == state.launch) {
+    apply(p, p.slabs[state.launch % kStagingRing], header);
+  } else {
+    for (int r = threadIdx.x; r < state.num_rows; r += blockDim.x) p.targets.rows[r].kv_len++;
+  }
+  for (int r = state.num_rows + threadIdx.x; r < p.padded_rows; r += blockDim.x) {
+    p.targets.rows[r] = {.slot = p.dummy_slot, .q_start = r, .q_len = 1, .kv_len = 1, .samples = 0};
+  }
+  __syncthreads();
+  if (threadIdx.x < p.num_tiles) {
+    const ExtendTiles& tiles = p.tiles[threadIdx.x];
+    int32_t total = 0;
+    tiles.tile_start[0] = 0;
+    for (int r = p.first_extend_row; r < state.num_rows; ++r) {
+      total += (p.targets.rows[r].q_len * tiles.gqa_ratio + tiles.tile_rows - 1) / tiles.tile_rows;
+      tiles.tile_start[r - p.first_extend_row + 1] = total;
+    }
+  }
+}
+
+__global__ void end_kernel(const StepState* state, StepStamp* stamps) {
+  enter();
+  StepStamp& stamp = stamps[state->launch % kStagingRing];
+  stamp.begun_ns = state->begun_ns;
+  stamp.done_ns = ptx::globaltimer_ns();
+  __threadfence_system();
+  stamp.launch_plus_one = state->launch + 1;
+}
+
+// ---- Tokens and weights ------------------------------------------------------------------------------------------
+
+// The row that token t belongs to.
+__device__ __forceinline__ int row_of(const StepRows& s, int t) {
+  if (t < s.num_decode_rows) return t;
+  int low = s.num_decode_rows, high = s.num_rows;  // rows[low].q_start <= t
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (s.rows[middle].q_start <= t ? low : high) = middle;
+  }
+  return low;
+}
+__device__ __forceinline__ int position_of(const BatchRow& row, int t) { return row.kv_len - row.q_len + (t - row.q_start); }
+
+// Eight values of a row, from column k on (a multiple of 8).
+__device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, float (&out)[8]) {
+  const char* values = static_cast<const char*>(m.values);
+  const char* scales = static_cast<const char*>(m.scales);
+  if (m.form == WeightForm::kBf16) {
+    const uint4 v = *reinterpret_cast<const uint4*>(values + (row * m.cols + k) * 2);
+    const auto* b = reinterpret_cast<const __nv_bfloat16*>(&v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = __bfloat162float(b[i]);
+  } else if (m.form == WeightForm::kFp8) {
+    const float scale = m.row_scale != nullptr ? m.row_scale[row] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto byte = static_cast<uint8_t>(values[row * m.cols + k / 4 * 4 + i / 4 * 4 + fp8_position(i % 4)]);
+      uint32_t halves;
+      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(byte)));
+      out[i] = __half2float(__ushort_as_half(static_cast<uint16_t>(halves))) * scale;
+    }
+  } else if (m.form == WeightForm::kInt4) {
+    const uint32_t v = *reinterpret_cast<const uint32_t*>(values + row * (m.cols / 2) + k / 2);
+    const float2 s = __half22float2(*reinterpret_cast<const __half2*>(scales + row * ((m.cols / 32 * 4 + 15) / 16 * 16) + k / 32 * 4));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(v >> int4_position(i) & 15) * s.x + s.y;
+  } else {
+    const uint2 v = *reinterpret_cast<const uint2*>(values + row * m.cols + k);
+    const auto* s = reinterpret_cast<const __half*>(scales + row * ((m.cols / 32 * 8 + 15) / 16 * 16) + k / 32 * 8);
+    const float d = __half2float(s[k % 32 / 16]), base = __half2float(s[2]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(static_cast<int8_t>((i < 4 ? v.x : v.y) >> (8 * (i % 4)))) * d + base;
+  }
+}
+
+__device__ __forceinline__ void store_bf16(__nv_bfloat16* out, const float (&v)[8]) {
+  *reinterpret_cast<uint4*>(out) = {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]), ptx::pack_bf16(v[6], v[7])};
+}
+
+__global__ void __launch_bounds__(kThreads) embed_kernel(StepRows rows, RowStateView state, Matrix table, float scale, float* x, NextNorm next) {
+  enter();
+  const int t = blockIdx.x, hidden = table.cols;
+  const BatchRow row = rows.rows[row_of(rows, t)];
+  int id = state.token_log[row.slot * state.log_stride + position_of(row, t)];
+  id = min(max(id, 0), table.rows - 1);
+  float squares = 0;
+  for (int k = threadIdx.x * 8; k < hidden; k += kThreads * 8) {
+    float v[8];
+    load_8(table, id, k, v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] *= scale, squares += v[i] * v[i];
+    float* out = x + int64_t{t} * hidden + k;
+    *reinterpret_cast<float4*>(out) = {v[0], v[1], v[2], v[3]};
+    *reinterpret_cast<float4*>(out + 4) = {v[4], v[5], v[6], v[7]};
+    if (next.next == nullptr) continue;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] *= next.weight[k + i];
+    store_bf16(next.next + int64_t{t} * hidden + k, v);
+  }
+  if (next.next == nullptr) return;
+  squares = block_sum(squares);
+  if (threadIdx.x == 0) next.squares[t] = squares;
+}
+
+// ---- Norms -------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float4 load_4(const float* x) { return __ldcg(reinterpret_cast<const float4*>(x)); }
+
+__device__ void normalise(const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out) {
+  float squares = 0;
+  for (int k = threadIdx.x * 4; k < hidden; k += kThreads * 4) {
+    const float4 v = load_4(x + k);
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  }
+  const float factor = rsqrtf(block_sum(squares) / static_cast<float>(hidden) + eps);
+  for (int k = threadIdx.x * 4; k < hidden; k += kThreads * 4) {
+    const float4 v = load_4(x + k), w = *reinterpret_cast<const float4*>(weight + k);
+    *reinterpret_cast<uint2*>(out + k) = {ptx::pack_bf16(v.x * factor * w.x, v.y * factor * w.y), ptx::pack_bf16(v.z * factor * w.z, v.w * factor * w.w)};
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) norm_kernel(const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out) {
+  enter();
+  normalise(x + int64_t{blockIdx.x} * hidden, hidden, weight, eps, out + int64_t{blockIdx.x} * hidden);
+}
+
+__global__ void __launch_bounds__(kThreads) norm_last_kernel(StepRows rows, const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out) {
+  enter();
+  const BatchRow row = rows.rows[blockIdx.x];
+  __nv_bfloat16* to = out + int64_t{blockIdx.x} * hidden;
+  if (row.samples == 0) {
+    for (int k = threadIdx.x; k < hidden; k += kThreads) to[k] = __float2bfloat16(0.0f);
+    return;
+  }
+  normalise(x + int64_t{row.q_start + row.q_len - 1} * hidden, hidden, weight, eps, to);
+}
+
+__global__ void __launch_bounds__(kThreads) post_norm_kernel(const float* y, int hidden, const float* weight, float eps, float* x, NextNorm next) {
+  enter();
+  const int t = blockIdx.x;
+  y += int64_t{t} * hidden, x += int64_t{t} * hidden;
+  float squares = 0;
+  for (int k = threadIdx.x; k < hidden; k += kThreads) squares += y[k] * y[k];
+  const float factor = rsqrtf(block_sum(squares) / static_cast<float>(hidden) + eps);
+  squares = 0;
+  for (int k = threadIdx.x; k < hidden; k += kThreads) {
+    const float v = x[k] + y[k] * factor * weight[k];
+    x[k] = v;
+    squares += v * v;
+    if (next.next != nullptr) next.next[int64_t{t} * hidden + k] = __float2bfloat16(v * next.weight[k]);
+  }
+  if (next.next == nullptr) return;
+  squares = block_sum(squares);
+  if (threadIdx.x == 0) next.squares[t] = squares;
+}
+
+// ---- q|k|v -------------------------------------------------------------------------------------------------------
+
+constexpr int kMaxHeadDim = 512;
+
+__global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __grid_constant__ QkvParams p) {
+  __shared__ float heads[kWarps][kMaxHeadDim];
+  enter();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int num_heads = p.q_heads + 2 * p.kv_heads, dim = p.head_dim;
+  const int64_t unit = int64_t{blockIdx.x} * kWarps + warp;
+  if (unit >= int64_t{rows.num_tokens} * num_heads) return;
+  const int t = static_cast<int>(unit / num_heads), head = static_cast<int>(unit % num_heads);
+  const bool is_q = head < p.q_heads, is_v = head >= p.q_heads + p.kv_heads;
+  const int h = is_q ? head : (head - p.q_heads) % p.kv_heads;
+  const BatchRow row = rows.rows[row_of(rows, t)];
+  const int position = position_of(row, t);
+  const float* from = p.qkv + (int64_t{t} * num_heads + head) * dim;
+  const float* bias = is_q ? p.q_bias : is_v ? p.v_bias : p.k_bias;
+  float* v = heads[warp];
+  float squares = 0;
+  for (int d = lane; d < dim; d += 32) {
+    const float value = __ldcg(from + d) + (bias != nullptr ? bias[h * dim + d] : 0.0f);
+    v[d] = value, squares += value * value;
+  }
+  const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+  if (norm != nullptr) {
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) squares += __shfl_xor_sync(~0u, squares, o);
+    const float factor = rsqrtf(squares / static_cast<float>(dim) + (is_q ? p.q_eps : p.k_eps));
+    for (int d = lane; d < dim; d += 32) v[d] *= factor * norm[d];
+  }
+  __syncwarp();
+  if (!is_v) {
+    const int half = p.rotary_dim / 2;
+    for (int i = lane; i < half; i += 32) {
+      float sine, cosine;
+      sincosf(static_cast<float>(position) * p.inv_freq[i], &sine, &cosine);
+      sine *= p.rope_scale, cosine *= p.rope_scale;
+      const float a = v[i], b = v[i + half];
+      v[i] = a * cosine - b * sine;
+      v[i + half] = b * cosine + a * sine;
+    }
+    __syncwarp();
+  }
+  if (is_q) {
+    __nv_bfloat16* to = p.q + (int64_t{t} * p.q_heads + h) * dim;
+    for (int d = lane * 2; d < dim; d += 64) *reinterpret_cast<uint32_t*>(to + d) = ptx::pack_bf16(v[d], v[d + 1]);
+    return;
+  }
+  const int padded = padded_dim(dim);
+  const int64_t block = p.block_table[row.slot * p.table_stride + position / kBlockTokens];
+  __nv_bfloat16* tile = p.pool + (block * p.kv_heads + h) * kv_tile_values(padded) + (is_v ? kBlockTokens * padded : 0);
+  for (int d = lane * 2; d < dim; d += 64) {
+    *reinterpret_cast<uint32_t*>(tile + swizzled(position % kBlockTokens, d)) = ptx::pack_bf16(v[d], v[d + 1]);
+  }
+}
+
+// ---- Elementwise -------------------------------------------------------------------------------------------------
+
+__global__ void __launch_bounds__(kThreads) gate_kernel(const __nv_bfloat16* gate_up, int64_t count, int width, bool gelu, __nv_bfloat16* out) {
+  enter();
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (i >= count) return;
+  const int64_t t = i / width, k = i % width;
+  const uint4 gates = *reinterpret_cast<const uint4*>(gate_up + t * 2 * width + k), ups = *reinterpret_cast<const uint4*>(gate_up + t * 2 * width + width + k);
+  const auto* g = reinterpret_cast<const __nv_bfloat16*>(&gates);
+  const auto* u = reinterpret_cast<const __nv_bfloat16*>(&ups);
+  float v[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float a = __bfloat162float(g[j]);
+    const float act = gelu ? 0.5f * a * (1.0f + tanhf(0.7978845608f * (a + 0.044715f * a * a * a))) : a / (1.0f + __expf(-a));
+    v[j] = act * __bfloat162float(u[j]);
+  }
+  store_bf16(out + i, v);
+}
+
+__global__ void __launch_bounds__(kThreads) cap_kernel(float* x, int64_t count, float cap) {
+  enter();
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) x[i] = cap * tanhf(x[i] / cap);
+}
+
+__global__ void __launch_bounds__(kThreads) dequantize_kernel(Matrix m, __nv_bfloat16* out) {
+  enter();
+  const int per_row = m.cols / 8;
+  const int64_t total = int64_t{m.rows} * per_row;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    float v[8];
+    load_8(m, i / per_row, static_cast<int>(i % per_row) * 8, v);
+    store_bf16(out + i * 8, v);
+  }
+}
+
+int blocks_for(int64_t items) { return static_cast<int>((items + kThreads - 1) / kThreads); }
+
+}  // namespace
+
+cudaError_t begin_step(const BeginParams& p, cudaStream_t stream) { return launch(begin_kernel, 1, 512, stream, p); }
+cudaError_t end_step(const StepState* state, StepStamp* stamps, cudaStream_t stream) { return launch(end_kernel, 1, 1, stream, state, stamps); }
+
+cudaError_t embed(const StepRows& rows, const RowStateView& state, const Matrix& table, float scale, float* x, const NextNorm& next,
+                  cudaStream_t stream) {
+  return launch(embed_kernel, rows.num_tokens, kThreads, stream, rows, state, table, scale, x, next);
+}
+cudaError_t rms_norm(const float* x, int tokens, int hidden, const float* weight, float eps, __nv_bfloat16* out, cudaStream_t stream) {
+  return launch(norm_kernel, tokens, kThreads, stream, x, hidden, weight, eps, out);
+}
+cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out, cudaStream_t stream) {
+  return launch(norm_last_kernel, rows.num_rows, kThreads, stream, rows, x, hidden, weight, eps, out);
+}
+cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, float* x, const NextNorm& next,
+                          cudaStream_t stream) {
+  return launch(post_norm_kernel, tokens, kThreads, stream, y, hidden, weight, eps, x, next);
+}
+cudaError_t finish_qkv(const StepRows& rows, const QkvParams& p, cudaStream_t stream) {
+  const int64_t units = int64_t{rows.num_tokens} * (p.q_heads + 2 * p.kv_heads);
+  return launch(qkv_kernel, static_cast<int>((units + kWarps - 1) / kWarps), kThreads, stream, rows, p);
+}
+cudaError_t gate(const __nv_bfloat16* gate_up, int tokens, int width, bool gelu, __nv_bfloat16* out, cudaStream_t stream) {
+  const int64_t count = int64_t{tokens} * width;
+  return launch(gate_kernel, blocks_for(count / 8), kThreads, stream, gate_up, count, width, gelu, out);
+}
+cudaError_t soft_cap(float* x, int64_t count, float cap, cudaStream_t stream) {
+  return launch(cap_kernel, std::min(blocks_for(count), 1024), kThreads, stream, x, count, cap);
+}
+cudaError_t dequantize(const Matrix& m, __nv_bfloat16* out, cudaStream_t stream) {
+  return launch(dequantize_kernel, std::min(blocks_for(int64_t{m.rows} * m.cols / 8), 2048), kThreads, stream, m, out);
+}
+
+}  // namespace tailrace::cuda

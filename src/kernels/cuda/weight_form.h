@@ -1,0 +1,52 @@
+// How matrices lie in a CUDA device's memory: the forms that kernels compute on, and packing checkpoint tensors into them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/status.h"
+#include "weights/tensor.h"
+
+#ifdef __CUDACC__
+#define TAILRACE_FORM_FN __host__ __device__ constexpr
+#else
+#define TAILRACE_FORM_FN constexpr
+#endif
+
+namespace tailrace::cuda {
+
+// `values` are row-major [rows][cols]; the block forms have `scales` too, whose rows are padded to 16 bytes.
+enum class WeightForm : uint8_t {
+  kBf16,  // 2 bytes a value
+  kFp8,   // e4m3, 1 byte a value, in the order of fp8_position; times Weight::scale, which lies apart
+  kInt4,  // 4 bits a value in words of 8, in the order of int4_position; scales: halves (d, m) per 32 values, w = d q + m
+  kInt8,  // 1 signed byte a value; scales: halves (d of values 0-15, d of 16-31, m, 0) per 32, w = d q + m
+};
+
+// Byte of value i (0..3) in a word of kFp8: pairs come out of one shift and mask.
+TAILRACE_FORM_FN int fp8_position(int i) { return i == 1 ? 2 : i == 2 ? 1 : i; }
+// Bit position of value i (0..7) in a word of kInt4: pairs (2j, 2j + 1) come out of one shift and mask.
+TAILRACE_FORM_FN int int4_position(int i) { return 4 * (i / 2 + 4 * (i % 2)); }
+
+TAILRACE_FORM_FN int64_t value_row_bytes(WeightForm form, int64_t cols) {
+  return form == WeightForm::kBf16 ? cols * 2 : form == WeightForm::kInt4 ? cols / 2 : cols;
+}
+TAILRACE_FORM_FN int64_t scale_row_bytes(WeightForm form, int64_t cols) {
+  const int64_t bytes = form == WeightForm::kInt4 ? cols / 32 * 4 : form == WeightForm::kInt8 ? cols / 32 * 8 : 0;
+  return (bytes + 15) / 16 * 16;
+}
+// Byte offset of the scales behind the values of a matrix.
+TAILRACE_FORM_FN int64_t scales_offset(WeightForm form, int64_t rows, int64_t cols) {
+  return (rows * value_row_bytes(form, cols) + 255) / 256 * 256;
+}
+
+// BF16 stays as it is, F8_E4M3 but for the order of its bytes. Q4_0, Q4_1 and Q4_K become kInt4, with one (d, m) per 32 values; Q5_0, Q5_1, Q5_K, Q6_K and Q8_0
+// kInt8. Integers are the stored ones; products of two stored scales (the K formats) are rounded to halves.
+// kUnsupported names the tensor: F32 and F16 matrices, columns that are no multiple of 32 or of the format's block.
+Expected<WeightForm> weight_form(const TensorView& tensor);
+// Bytes of the packed tensor [rows, cols].
+Expected<size_t> packed_bytes(const TensorView& tensor);
+// Packs into host memory of packed_bytes. Rows ordered for pairwise RoPE go back to NeoX order.
+Status pack(const TensorView& tensor, std::byte* out);
+
+}  // namespace tailrace::cuda
