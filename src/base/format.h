@@ -10,8 +10,9 @@ enum class Format : uint8_t {
   kF32, kF16, kBF16,
   kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,  // GGUF, blocks of 32
   kQ4_K, kQ5_K, kQ6_K,                // GGUF, super-blocks of 256
+  kF8E4M3,                            // 1-4-3 bits, no infinity, NaN is 0x7f and 0xff; scaled by a tensor of its own
 };
-inline constexpr int kNumFormats = 11;
+inline constexpr int kNumFormats = 12;
 
 struct FormatTraits {
   const char* name;
@@ -32,6 +33,7 @@ constexpr FormatTraits format_traits(Format format) {
     case Format::kQ4_K: return {"Q4_K", 256, 144};
     case Format::kQ5_K: return {"Q5_K", 256, 176};
     case Format::kQ6_K: return {"Q6_K", 256, 210};
+    case Format::kF8E4M3: return {"F8_E4M3", 1, 1};
   }
   return {"?", 1, 0};
 }

@@ -123,6 +123,7 @@ void block_q6_k(const std::byte* p, float* out) {
 void block_f32(const std::byte* p, float* out) { std::memcpy(out, p, 4); }
 void block_f16(const std::byte* p, float* out) { *out = load_half(p); }
 void block_bf16(const std::byte* p, float* out) { *out = bfloat16_to_float(load_u16(p)); }
+void block_f8_e4m3(const std::byte* p, float* out) { *out = e4m3_to_float(static_cast<uint8_t>(*p)); }
 
 using BlockFn = void (*)(const std::byte*, float*);
 
@@ -139,6 +140,7 @@ BlockFn block_function(Format format) {
     case Format::kQ4_K: return block_q4_k;
     case Format::kQ5_K: return block_q5_k;
     case Format::kQ6_K: return block_q6_k;
+    case Format::kF8E4M3: return block_f8_e4m3;
   }
   return nullptr;
 }
@@ -146,6 +148,28 @@ BlockFn block_function(Format format) {
 }  // namespace
 
 float bfloat16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+float e4m3_to_float(uint8_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80) << 24, exponent = (bits >> 3) & 15, mantissa = bits & 7;
+  if (exponent == 0) {  // zero and subnormals: mantissa * 2^-9
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-9f) | sign);
+  }
+  if (exponent == 15 && mantissa == 7) return std::bit_cast<float>(sign | 0x7fc00000u);
+  return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+}
+
+uint8_t float_to_e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffffu;
+  const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80);
+  if (magnitude > 0x7f800000u) return sign | 0x7f;
+  if (magnitude >= 0x43e00000u) return sign | 0x7e;
+  if (magnitude < 0x3c800000u) {  // below 2^-6: multiples of 2^-9, which 2^14's last place rounds to
+    const float rounded = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return sign | static_cast<uint8_t>(std::bit_cast<uint32_t>(rounded) & 15);
+  }
+  const uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1);
+  return sign | static_cast<uint8_t>((rounded >> 20) - (120u << 3));
+}
 
 float half_to_float(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;

@@ -34,8 +34,11 @@ void expect_equals_golden(Format format) {
   }
 }
 
+constexpr Format kGgufFormats[] = {Format::kF16,  Format::kBF16, Format::kQ4_0, Format::kQ4_1, Format::kQ5_0,
+                                   Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K};
+
 TEST(Dequantize, equals_gguf_bit_for_bit) {
-  for (int f = 1; f < kNumFormats; ++f) expect_equals_golden(static_cast<Format>(f));
+  for (Format format : kGgufFormats) expect_equals_golden(format);
 }
 
 TEST(Dequantize, f32_is_a_copy) {
@@ -51,6 +54,38 @@ TEST(Dequantize, rejects_part_of_a_block) {
   const Status status = dequantize_row(Format::kQ4_0, row, 31, out);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("Q4_0"), std::string::npos);
+}
+
+// By the definition: (-1)^s 2^(e - 7) (1 + m / 8), subnormal (-1)^s 2^-6 m / 8, all ones a NaN.
+TEST(Dequantize, e4m3_has_all_values) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const float got = e4m3_to_float(static_cast<uint8_t>(bits));
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    EXPECT_EQ(std::signbit(got), bits >= 128) << bits;
+    if ((bits & 127) == 127) {
+      EXPECT_TRUE(std::isnan(got));
+    } else {
+      const double magnitude =
+          exponent == 0 ? std::ldexp(mantissa / 8.0, -6) : std::ldexp(1 + mantissa / 8.0, exponent - 7);
+      EXPECT_EQ(std::abs(got), magnitude) << bits;
+    }
+  }
+  EXPECT_EQ(e4m3_to_float(0x7e), 448.0f);
+}
+
+TEST(Dequantize, float_to_e4m3_rounds_to_nearest_even) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const auto byte = static_cast<uint8_t>(bits);
+    const float value = e4m3_to_float(byte);
+    EXPECT_EQ(float_to_e4m3(value), byte) << bits;
+    if ((bits & 127) >= 126) continue;
+    const float next = e4m3_to_float(static_cast<uint8_t>(bits + 1)), middle = (value + next) / 2;
+    EXPECT_EQ(float_to_e4m3(middle), bits % 2 == 0 ? bits : bits + 1) << bits;
+    EXPECT_EQ(float_to_e4m3(std::nextafter(middle, value)), bits) << bits;
+    EXPECT_EQ(float_to_e4m3(std::nextafter(middle, next)), bits + 1) << bits;
+  }
+  EXPECT_EQ(float_to_e4m3(1e9f), 0x7e);
+  EXPECT_EQ(float_to_e4m3(-HUGE_VALF), 0xfe);
 }
 
 TEST(Dequantize, half_has_all_classes) {

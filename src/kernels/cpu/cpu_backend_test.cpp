@@ -68,6 +68,7 @@ void expect_equal_to_reference(const TinyConfig& config, std::unique_ptr<HostBac
 TEST(CpuBackend, every_format_equals_the_reference_on_mixed_steps) {
   for (int f = 0; f < kNumFormats; ++f) {
     const auto format = static_cast<Format>(f);
+    if (!cpu::computes_on(format)) continue;
     const bool super = format_traits(format).block_elems == 256;
     TinyConfig config{.format = format, .down_format = format, .head_format = format};
     if (super) {

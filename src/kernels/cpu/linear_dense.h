@@ -102,6 +102,7 @@ void isa_linear(const LinearTask& task) {
     case Format::kQ4_K: return quant_linear<Isa, Format::kQ4_K>(task);
     case Format::kQ5_K: return quant_linear<Isa, Format::kQ5_K>(task);
     case Format::kQ6_K: return quant_linear<Isa, Format::kQ6_K>(task);
+    case Format::kF8E4M3: return;  // refused when packed
   }
 }
 

@@ -18,6 +18,11 @@ Status shape_error(const TensorView& tensor, const std::string& what) {
 Status check_shape(const TensorView& tensor) {
   if (tensor.shape.size() != 2) return shape_error(tensor, "a linear layer's weight has two dimensions");
   const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
+  if (!computes_on(tensor.format)) {
+    return {StatusCode::kUnsupported, "tensor " + printable(tensor.name) + ": the CPU kernels do not compute on " +
+                                          format_traits(tensor.format).name +
+                                          "; use a GPU, or the reference backend, which is slow"};
+  }
   if (rows <= 0 || cols <= 0) return shape_error(tensor, "its dimensions must be positive");
   const int block = format_traits(tensor.format).block_elems;
   if (cols % block != 0) {

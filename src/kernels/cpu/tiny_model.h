@@ -69,6 +69,7 @@ inline std::vector<std::byte> random_stored(Format format, int64_t rows, int64_t
         break;
       }
       case Format::kQ6_K: put_half(block + 208, unit() / (18.0f * 74.0f)); break;
+      case Format::kF8E4M3: break;
     }
   }
   return bytes;
