@@ -80,7 +80,7 @@ build-gpu/host_%.o: src/sampler/%.cpp
 # The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.
 PLUGIN := $(BUILD)/libtailrace_cuda.so
 PLUGIN_CXX := $(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-unused-parameter -fPIC -fvisibility=hidden -Isrc
-PLUGIN_HOST := $(wildcard src/device/cuda/*.cpp src/kernels/cuda/*.cpp)
+PLUGIN_HOST := $(filter-out %_test.cpp,$(wildcard src/device/cuda/*.cpp src/kernels/cuda/*.cpp))
 PLUGIN_OBJECTS := $(patsubst src/kernels/cuda/%.cu,build-gpu/%.o,$(wildcard src/kernels/cuda/*.cu)) \
   $(patsubst src/device/cuda/%.cu,build-gpu/device_%.o,$(wildcard src/device/cuda/*.cu)) \
   $(patsubst src/%.cpp,build-gpu/plugin/%.o,$(PLUGIN_HOST))

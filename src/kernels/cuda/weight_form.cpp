@@ -210,7 +210,7 @@ Status pack(const TensorView& tensor, std::byte* out) {
       to = row - in_head + in_head % 2 * (tensor.head_dim / 2) + in_head / 2;
     }
     std::byte* values = out + to * value_row_bytes(*form, cols);
-    if (*form == WeightForm::kBf16) {
+    if (*form == WeightForm::kBf16 || *form == WeightForm::kF16) {
       std::memcpy(values, from, stored);
       continue;
     }

@@ -18,18 +18,19 @@ namespace tailrace::cuda {
 // `values` are row-major [rows][cols]; the block forms have `scales` too, whose rows are padded to 16 bytes.
 enum class WeightForm : uint8_t {
   kBf16,  // 2 bytes a value
+  kF16,   // 2 bytes a value
   kFp8,   // e4m3, 1 byte a value, in the order of fp8_position; times Weight::scale, which lies apart
   kInt4,  // 4 bits a value in words of 8, in the order of int4_position; scales: halves (d, m) per 32 values, w = d q + m
   kInt8,  // 1 signed byte a value; scales: halves (d of values 0-15, d of 16-31, m, 0) per 32, w = d q + m
 };
 
-// Byte of value i (0..3) in a word of kFp8: pairs come out of one shift and mask.
-TAILRACE_FORM_FN int fp8_position(int i) { return i == 1 ? 2 : i == 2 ? 1 : i; }
+// Byte of value i (0..3) in a word of kFp8.
+TAILRACE_FORM_FN int fp8_position(int i) { return i; }
 // Bit position of value i (0..7) in a word of kInt4: pairs (2j, 2j + 1) come out of one shift and mask.
 TAILRACE_FORM_FN int int4_position(int i) { return 4 * (i / 2 + 4 * (i % 2)); }
 
 TAILRACE_FORM_FN int64_t value_row_bytes(WeightForm form, int64_t cols) {
-  return form == WeightForm::kBf16 ? cols * 2 : form == WeightForm::kInt4 ? cols / 2 : cols;
+  return form == WeightForm::kBf16 || form == WeightForm::kF16 ? cols * 2 : form == WeightForm::kInt4 ? cols / 2 : cols;
 }
 TAILRACE_FORM_FN int64_t scale_row_bytes(WeightForm form, int64_t cols) {
   const int64_t bytes = form == WeightForm::kInt4 ? cols / 32 * 4 : form == WeightForm::kInt8 ? cols / 32 * 8 : 0;
@@ -42,7 +43,7 @@ TAILRACE_FORM_FN int64_t scales_offset(WeightForm form, int64_t rows, int64_t co
 
 // BF16 stays as it is, F8_E4M3 but for the order of its bytes. Q4_0, Q4_1 and Q4_K become kInt4, with one (d, m) per 32 values; Q5_0, Q5_1, Q5_K, Q6_K and Q8_0
 // kInt8. Integers are the stored ones; products of two stored scales (the K formats) are rounded to halves.
-// kUnsupported names the tensor: F32 and F16 matrices, columns that are no multiple of 32 or of the format's block.
+// kUnsupported names the tensor: F32 matrices, columns that are no multiple of 32 or of the format's block.
 Expected<WeightForm> weight_form(const TensorView& tensor);
 // Bytes of the packed tensor [rows, cols].
 Expected<size_t> packed_bytes(const TensorView& tensor);
