@@ -43,7 +43,8 @@ void print_model_report(const ModelReport& report) {
   for (const std::string& note : report.memory.notes) std::printf("note: %s\n", note.c_str());
   if (!report.unused_tensors.empty()) {
     std::printf("warning: nothing uses");
-    for (const std::string& name : report.unused_tensors) std::printf(" %s", name.c_str());
+    const char* before = " ";
+    for (const std::string& name : report.unused_tensors) std::printf("%s%s", before, name.c_str()), before = ", ";
     std::printf("\n");
   }
 }

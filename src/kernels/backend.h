@@ -65,6 +65,12 @@ class Backend {
   // Packs a checkpoint tensor [rows, cols] to `dst` (packed_bytes long, device memory) in its stored precision.
   virtual Status pack(const TensorView& tensor, void* dst) const = 0;
 
+  // Fills `dst` (packed_bytes(shape) long) with normal values of the given deviation, as this backend packs them; the same
+  // seed gives the same bytes. False: this backend cannot, the caller packs values that it draws itself. Any thread.
+  virtual Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst) const {
+    return false;
+  }
+
   // Scratch that forward needs at `limits` (activations, decode partials, logits): a ledger line, claimed by the caller.
   virtual size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const = 0;
   // Called once, before the first forward. `blocks` and `scratch` outlive the backend's use.

@@ -11,13 +11,16 @@
 
 namespace tailrace {
 
-// y = W x + bias. Values are laid out by the backend that packed them (see Backend::pack).
+// y = W x + bias; W is the packed values, times their scales where there are any. Values are laid out by the backend that
+// packed them (see Backend::pack); scales and bias are not.
 struct Weight {
   Format format = Format::kF32;
   int64_t rows = 0;              // outputs
   int64_t cols = 0;              // inputs (K)
   const void* data = nullptr;    // packed
   const float* bias = nullptr;   // [rows] or null
+  const float* scale = nullptr;  // [rows, ceil(cols / scale_cols)], or null: 1
+  int64_t scale_cols = 0;        // columns that a scale covers: cols (one scale per row) or 128; 0 without scales
 };
 
 // y = x * rsqrt(mean(x^2) + eps) * weight; a "+1" of the architecture is already in `weight`.

@@ -234,10 +234,6 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   ConfigFields top(json, source);
   const Family* family = find_family(top);
   if (!family) return fail(top.status());
-  if (top.has("quantization_config")) {
-    return fail(StatusCode::kUnsupported, source + ": quantization_config is not supported; use the unquantised "
-                                                   "checkpoint or a GGUF file");
-  }
   const nlohmann::json* text = top.object("text_config");
   if (!top.status().ok()) return fail(top.status());
   ConfigFields fields(text ? *text : json, text ? source + ": text_config" : source);
@@ -245,6 +241,12 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
 
   ModelConfig config;
   config.architecture = family->architecture;
+  for (const ConfigFields* holder : {&top, &fields}) {
+    if (config.quantization.fp8 || !holder->has("quantization_config")) continue;
+    auto quantization = parse_quantization((holder == &top ? json : *text)["quantization_config"], source);
+    if (!quantization) return fail(quantization.error());
+    config.quantization = std::move(*quantization);
+  }
   read_sizes(fields, *family, &config);
   if (!fields.status().ok()) return fail(fields.status());
   read_activation(fields, gemma ? "gelu_pytorch_tanh" : "silu", &config);

@@ -204,8 +204,8 @@ TEST(HfConfig, names_what_is_not_supported) {
   config["hidden_act"] = "relu";
   expect_rejected(config, "hidden_act 'relu' is not supported", StatusCode::kUnsupported);
   config = llama_8b();
-  config["quantization_config"] = {{"quant_method", "fp8"}};
-  expect_rejected(config, "quantization_config is not supported", StatusCode::kUnsupported);
+  config["quantization_config"] = {{"quant_method", "awq"}};
+  expect_rejected(config, "quantization_config: quant_method 'awq' is not supported", StatusCode::kUnsupported);
   config = gemma3_4b();
   config["text_config"]["layer_types"] = std::vector<std::string>(34, "linear_attention");
   expect_rejected(config, "layer type 'linear_attention' is not supported", StatusCode::kUnsupported);

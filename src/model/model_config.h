@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "kernels/blocks.h"
+#include "model/quantization.h"
 #include "weights/checkpoint.h"
 
 namespace tailrace {
@@ -83,6 +84,8 @@ struct ModelConfig {
   bool tied_embeddings = false;       // the head is model.embed_tokens.weight
   float embed_scale = 1.0f;           // multiplies embeddings; Gemma: sqrt(hidden) rounded to bfloat16
   float final_softcap = 0.0f;         // 0: none
+
+  Quantization quantization;          // of matrices whose scales are tensors of their own; GGUF has none
 
   std::vector<int32_t> eos_ids;       // sorted, unique; may be empty
   int32_t bos_id = -1;                // -1: none

@@ -1,5 +1,6 @@
 #include "model/model_tensors.h"
 
+#include <map>
 #include <set>
 
 #include "weights/tensor.h"
@@ -60,7 +61,8 @@ std::vector<ModelTensor> model_tensors(const ModelConfig& config) {
 }
 
 Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpoint, const ModelConfig& config) {
-  std::vector<std::string> missing, misshapen;
+  std::vector<std::string> missing, misshapen, unscaled;
+  const Quantization& quantization = config.quantization;
   std::set<std::string> used = {"rope_freqs.weight"};  // read with the configuration
   for (const ModelTensor& wanted : model_tensors(config)) {
     used.insert(wanted.name);
@@ -70,6 +72,19 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
     } else if (tensor->shape != wanted.shape) {
       misshapen.push_back(wanted.name + " has the shape " + shape_text(tensor->shape) + " instead of " +
                           shape_text(wanted.shape));
+    } else if (tensor->format != Format::kF8E4M3) {
+      if (must_be_fp8(quantization, wanted.name)) {
+        unscaled.push_back(wanted.name + " is " + format_traits(tensor->format).name +
+                           ", though quantization_config does not exempt it");
+      }
+    } else if (!quantization.fp8 || wanted.shape.size() != 2) {
+      unscaled.push_back(wanted.name + " is F8_E4M3, of which quantization_config says nothing");
+    } else if (const TensorView* scale = checkpoint.find(wanted.name + quantization.suffix); !scale) {
+      missing.push_back(wanted.name + quantization.suffix);
+    } else {
+      used.insert(scale->name);
+      const std::string fault = scale_fault(quantization, *scale, wanted.shape[0], wanted.shape[1]);
+      if (!fault.empty()) unscaled.push_back(scale->name + " " + fault);
     }
   }
   const auto bad = [&](const std::string& reason) {
@@ -77,10 +92,18 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
   };
   if (!missing.empty()) return bad("missing tensors: " + listed(missing));
   if (!misshapen.empty()) return bad("misshapen tensors: " + listed(misshapen));
+  if (!unscaled.empty()) return bad("tensors that contradict their quantisation: " + listed(unscaled));
   std::vector<std::string> unused;
+  std::map<std::string, size_t> unneeded;  // by kind and reason
   for (const TensorView& tensor : checkpoint.tensors()) {
-    if (!used.contains(tensor.name)) unused.push_back(tensor.name);
+    if (used.contains(tensor.name)) continue;
+    if (const char* why = quantization.fp8 ? why_not_used(tensor.name) : nullptr) {
+      ++unneeded["*" + tensor.name.substr(tensor.name.rfind('.')) + " (" + why + "; "];
+    } else {
+      unused.push_back(tensor.name);
+    }
   }
+  for (const auto& [kind, count] : unneeded) unused.push_back(kind + std::to_string(count) + " tensors)");
   return unused;
 }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -16,24 +16,30 @@ namespace tailrace {
 namespace {
 
 constexpr size_t kClaimAlign = 256;
+constexpr float kDummyFp8Deviation = 32.0f;  // of stored values: in the middle of E4M3's range, 448 is 14 of it
 
 int64_t rows_of(const TensorView& tensor) { return tensor.shape.size() == 2 ? tensor.shape[0] : 1; }
 int64_t cols_of(const TensorView& tensor) { return tensor.shape.back(); }
 
-// Seeded normal values as BF16, of a scale that keeps activations finite through many layers.
-std::vector<uint16_t> dummy_values(const TensorView& tensor, uint64_t seed) {
-  const bool is_norm = tensor.shape.size() == 1;
-  const float scale = is_norm ? 0.1f : 1.0f / std::sqrt(static_cast<float>(cols_of(tensor)));
-  std::mt19937_64 random(std::hash<std::string>()(tensor.name) ^ seed);
-  std::normal_distribution<float> normal(is_norm ? 1.0f : 0.0f, scale);
-  std::vector<uint16_t> values(static_cast<size_t>(rows_of(tensor) * cols_of(tensor)));
-  for (uint16_t& v : values) {
+// Of a dummy matrix's values: keeps activations finite through many layers.
+float dummy_deviation(int64_t cols) { return 1.0f / std::sqrt(static_cast<float>(cols)); }
+
+// Seeded normal values in the tensor's format, BF16 or F8_E4M3.
+std::vector<std::byte> dummy_values(const TensorView& tensor, float mean, float deviation, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(mean, deviation);
+  std::vector<std::byte> bytes(tensor.bytes);
+  for (size_t at = 0; at < bytes.size();) {
     const float value = normal(random);
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    v = static_cast<uint16_t>(bits >> 16);
+    if (tensor.format == Format::kF8E4M3) {
+      bytes[at++] = static_cast<std::byte>(float_to_e4m3(value));
+    } else {
+      const uint32_t bits = std::bit_cast<uint32_t>(value);
+      bytes[at++] = static_cast<std::byte>(bits >> 16);
+      bytes[at++] = static_cast<std::byte>(bits >> 24);
+    }
   }
-  return values;
+  return bytes;
 }
 
 // A bias of pairwise q or k back in NeoX order, as packing does with rows: value 2i + s of a head was s * half + i.
@@ -46,20 +52,41 @@ void undo_pairwise_order(int64_t head_dim, std::vector<float>* values) {
   }
 }
 
+Status bad_value(const TensorView& tensor, const char* what, size_t at) {
+  return {StatusCode::kDataLoss,
+          "tensor " + printable(tensor.name) + ": " + what + " " + std::to_string(at) + " is not finite"};
+}
+
+// 8-bit floats have no infinity; a NaN is a broken file, and would spread to every token.
+Status check_fp8(const TensorView& tensor) {
+  constexpr size_t kChunk = 4096;
+  const auto is_nan = [](std::byte b) { return (b & std::byte{0x7f}) == std::byte{0x7f}; };
+  for (size_t begin = 0; begin < tensor.bytes; begin += kChunk) {
+    const size_t end = std::min(tensor.bytes, begin + kChunk);
+    bool any = false;
+    for (size_t i = begin; i < end; ++i) any |= is_nan(tensor.data[i]);
+    if (!any) continue;
+    return bad_value(tensor, "value", std::find_if(tensor.data + begin, tensor.data + end, is_nan) - tensor.data);
+  }
+  return {};
+}
+
 }  // namespace
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend,
                            Device* device, std::optional<uint64_t> dummy_seed)
-    : checkpoint_(checkpoint), backend_(backend), device_(device), dummy_seed_(dummy_seed) {
+    : checkpoint_(checkpoint),
+      backend_(backend),
+      device_(device),
+      quantization_(config.quantization),
+      dummy_seed_(dummy_seed) {
   if (!dummy_seed_) return;
   for (const ModelTensor& tensor : model_tensors(config)) {
     TensorView view;
     view.name = tensor.name;
-    view.format = Format::kBF16;
+    view.format = must_be_fp8(quantization_, tensor.name) ? Format::kF8E4M3 : Format::kBF16;
     view.shape = tensor.shape;
-    size_t elems = 1;
-    for (int64_t dim : tensor.shape) elems *= static_cast<size_t>(dim);
-    view.bytes = elems * 2;
+    view.bytes = stored_row_bytes(view.format, cols_of(view)) * static_cast<size_t>(rows_of(view));
     dummies_.emplace(tensor.name, std::move(view));
   }
 }
@@ -107,8 +134,29 @@ Weight WeightLoader::matrix(const std::string& name, const std::string& bias_nam
   bytes_by_format_[format_traits(tensor->format).name] += *bytes;
   jobs_.push_back(Job{.tensor = *tensor, .packed = memory, .bytes = tensor->bytes});
   if (!bias_name.empty()) weight.bias = vector(bias_name);
+  if (tensor->format == Format::kF8E4M3) claim_scales(name, &weight);
   matrices_.emplace(name, weight);
   return weight;
+}
+
+void WeightLoader::claim_scales(const std::string& name, Weight* weight) {
+  const int64_t per_row = scales_per_row(quantization_, weight->cols);
+  const size_t bytes = sizeof(float) * weight->rows * per_row;
+  TensorView tensor;
+  tensor.name = name + quantization_.suffix;
+  if (!dummy_seed_) {
+    const TensorView* stored = find(tensor.name);
+    if (!stored) return;
+    const std::string fault = scale_fault(quantization_, *stored, weight->rows, weight->cols);
+    if (!fault.empty()) return fail_once({StatusCode::kDataLoss, "tensor " + printable(tensor.name) + ": " + fault});
+    tensor = *stored;
+  }
+  auto* memory = static_cast<float*>(claim(bytes));
+  bytes_by_format_["F32"] += bytes;
+  weight->scale = memory;
+  weight->scale_cols = quantization_.layout == ScaleLayout::kBlock ? kScaleBlock : weight->cols;
+  jobs_.push_back({.tensor = tensor, .values = memory, .bytes = tensor.bytes,
+                   .scaled_rows = weight->rows, .scaled_cols = weight->cols});
 }
 
 const float* WeightLoader::vector(const std::string& name, float add) {
@@ -126,28 +174,68 @@ const float* WeightLoader::constant(const std::vector<float>& values) {
   return memory;
 }
 
-Status WeightLoader::run(const Job& job) const {
+Status WeightLoader::run_matrix(const TensorView& tensor, void* packed) const {
+  if (tensor.format == Format::kF8E4M3) {
+    if (Status status = check_fp8(tensor); !status.ok()) return status;
+  }
+  return backend_.pack(tensor, packed);
+}
+
+Status WeightLoader::run_values(const Job& job, std::vector<float> values) const {
+  if (job.scaled_rows > 0) {
+    const auto bad = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
+    if (bad != values.end()) return bad_value(job.tensor, "scale", bad - values.begin());
+    values = expand_scales(quantization_, values, job.scaled_rows, job.scaled_cols);
+  }
+  if (job.tensor.rope_interleaved) undo_pairwise_order(job.tensor.head_dim, &values);
+  for (float& value : values) value += job.add;
+  device_->upload(job.values, values.data(), sizeof(float) * values.size());
+  return {};
+}
+
+Status WeightLoader::run_dummy(const Job& job) const {
+  if (job.scaled_rows > 0) {
+    const float scale = dummy_deviation(job.scaled_cols) / kDummyFp8Deviation;
+    const std::vector<float> scales(job.scaled_rows * scales_per_row(quantization_, job.scaled_cols), scale);
+    device_->upload(job.values, scales.data(), sizeof(float) * scales.size());
+    return {};
+  }
   TensorView tensor = job.tensor;
-  std::vector<uint16_t> dummy;
-  if (dummy_seed_) {
-    dummy = dummy_values(tensor, *dummy_seed_);
-    tensor.data = reinterpret_cast<const std::byte*>(dummy.data());
-  } else if (Status status = checkpoint_.prepare(job.tensor); !status.ok()) {
+  const uint64_t seed = std::hash<std::string>()(tensor.name) ^ *dummy_seed_;
+  if (job.packed) {
+    const float deviation =
+        tensor.format == Format::kF8E4M3 ? kDummyFp8Deviation : dummy_deviation(cols_of(tensor));
+    const Expected<bool> made = backend_.pack_random(tensor, seed, deviation, job.packed);
+    if (!made) return made.error();
+    if (*made) return {};
+    const std::vector<std::byte> bytes = dummy_values(tensor, 0.0f, deviation, seed);
+    tensor.data = bytes.data();
+    return run_matrix(tensor, job.packed);
+  }
+  const std::vector<std::byte> bytes = dummy_values(tensor, 1.0f, 0.1f, seed);  // of a norm
+  std::vector<float> values(static_cast<size_t>(cols_of(tensor)));
+  if (Status status = dequantize_row(tensor.format, bytes.data(), cols_of(tensor), values.data()); !status.ok()) {
     return status;
   }
+  return run_values(job, std::move(values));
+}
+
+Status WeightLoader::run(const Job& job) const {
+  if (dummy_seed_) return run_dummy(job);
+  const TensorView& tensor = job.tensor;
+  if (Status status = checkpoint_.prepare(tensor); !status.ok()) return status;
+  Status status;
   if (job.packed) {
-    if (Status status = backend_.pack(tensor, job.packed); !status.ok()) return status;
+    status = run_matrix(tensor, job.packed);
   } else {
-    std::vector<float> values(static_cast<size_t>(cols_of(tensor)));
-    if (Status status = dequantize_row(tensor.format, tensor.data, cols_of(tensor), values.data()); !status.ok()) {
-      return status;
-    }
-    if (tensor.rope_interleaved) undo_pairwise_order(tensor.head_dim, &values);
-    for (float& value : values) value += job.add;
-    device_->upload(job.values, values.data(), sizeof(float) * values.size());
+    const auto count = static_cast<int64_t>(tensor.bytes / format_traits(tensor.format).block_bytes) *
+                       format_traits(tensor.format).block_elems;
+    std::vector<float> values(static_cast<size_t>(count));
+    status = dequantize_row(tensor.format, tensor.data, count, values.data());
+    if (status.ok()) status = run_values(job, std::move(values));
   }
-  if (!dummy_seed_) checkpoint_.release(job.tensor);
-  return Status();
+  if (status.ok()) checkpoint_.release(tensor);
+  return status;
 }
 
 Status WeightLoader::load(int threads, const std::function<void(size_t, size_t)>& progress) {

@@ -20,11 +20,12 @@ namespace tailrace {
 class WeightLoader {
  public:
   // device null: plan only, every data pointer stays null and bytes() tells what would be claimed.
-  // dummy_seed: if given, shapes from `config` and random BF16 values of that seed instead of the checkpoint's tensors.
+  // dummy_seed: if given, shapes and formats from `config` and random values of that seed instead of the checkpoint's
+  // tensors: BF16, and F8_E4M3 where its quantisation asks for it.
   WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend, Device* device,
                std::optional<uint64_t> dummy_seed);
 
-  // The matrix `name` [rows, cols], with `bias_name` [rows] unless empty. Asked twice, it is packed once.
+  // The matrix `name` [rows, cols], with `bias_name` [rows] unless empty, and its scales. Asked twice, it is packed once.
   Weight matrix(const std::string& name, const std::string& bias_name = "");
   // The vector `name` in fp32, `add` added to each value.
   const float* vector(const std::string& name, float add = 0.0f);
@@ -44,19 +45,25 @@ class WeightLoader {
   struct Job {
     TensorView tensor;           // stored form; data null for a dummy
     void* packed = nullptr;      // a matrix's destination, or
-    float* values = nullptr;     // a vector's
+    float* values = nullptr;     // a vector's or those of a matrix's scales
     float add = 0.0f;
     size_t bytes = 0;
+    int64_t scaled_rows = 0, scaled_cols = 0;  // the matrix of which `tensor` holds the scales
   };
 
   const TensorView* find(const std::string& name);
   void* claim(size_t bytes);
+  void claim_scales(const std::string& name, Weight* weight);
   Status run(const Job& job) const;
+  Status run_dummy(const Job& job) const;
+  Status run_matrix(const TensorView& tensor, void* packed) const;
+  Status run_values(const Job& job, std::vector<float> values) const;
   void fail_once(Status status);
 
   const Checkpoint& checkpoint_;
   const Backend& backend_;
   Device* device_;
+  const Quantization quantization_;
   std::optional<uint64_t> dummy_seed_;
   std::map<std::string, TensorView> dummies_;
   std::map<std::string, Weight> matrices_;

@@ -158,6 +158,7 @@ Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_config(const std::string&
   Expected<nlohmann::json> config = read_json_file((directory / "config.json").string());
   if (!config) return fail(config.error());
   result->config_ = std::move(*config);
+  if (Status status = result->add_modelopt_file(); !status.ok()) return fail(status);
   Expected<nlohmann::json> generation = read_json_file((directory / "generation_config.json").string());
   if (generation) {
     result->generation_config_ = std::move(*generation);
@@ -165,6 +166,22 @@ Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_config(const std::string&
     return fail(generation.error());
   }
   return result;
+}
+
+// Older ModelOpt exports describe the quantisation in a file of its own.
+Status Checkpoint::add_modelopt_file() {
+  const std::string path = (fs::path(path_) / "hf_quant_config.json").string();
+  if (config_.contains("quantization_config") || !is_present(path)) return Status();
+  Expected<nlohmann::json> file = read_json_file(path);
+  if (!file) return file.error();
+  const auto found = file->find("quantization");
+  if (found == file->end() || !found->is_object()) {
+    return Status(StatusCode::kDataLoss, path + ": quantization is missing or not an object");
+  }
+  nlohmann::json quantization = *found;
+  quantization["quant_method"] = "modelopt";
+  config_["quantization_config"] = std::move(quantization);
+  return Status();
 }
 
 Status Checkpoint::add_shards() {

@@ -54,6 +54,7 @@ class Checkpoint {
   Checkpoint() = default;
   static Expected<std::shared_ptr<Checkpoint>> open_gguf(const std::string& path, const std::string& file);
   static Expected<std::shared_ptr<Checkpoint>> open_directory(const std::string& path);
+  Status add_modelopt_file();
   Status add_shards();
   Status finish();  // sorts, indexes and rejects duplicates
   const MappedFile* file_of(const TensorView& tensor) const;

@@ -166,12 +166,16 @@ TEST_P(Goldens, greedy_continuation) {
   EXPECT_LE(forced, total * 3 / 100);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Goldens,
-                         ::testing::Combine(::testing::ValuesIn(kGoldenModels), ::testing::Range(0, 4)),
-                         [](const auto& info) {
-                           const Way& way = kWays[std::get<1>(info.param)];
-                           return std::string(std::get<0>(info.param)) + "_" + (*way.isa ? way.isa : way.backend);
-                         });
+std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, int>>& info) {
+  const Way& way = kWays[std::get<1>(info.param)];
+  return std::string(std::get<0>(info.param)) + "_" + (*way.isa ? way.isa : way.backend);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenModels), ::testing::Range(0, 4)),
+                         case_name);
+// The CPU kernels do not compute on 8-bit floats.
+INSTANTIATE_TEST_SUITE_P(Fp8, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenFp8), ::testing::Values(0)),
+                         case_name);
 
 }  // namespace
 }  // namespace tailrace

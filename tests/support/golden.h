@@ -30,6 +30,8 @@ struct Golden {
 };
 
 inline constexpr const char* kGoldenModels[] = {"llama", "llama3", "qwen2", "qwen3", "mistral", "gemma3"};
+// 8-bit floats with scales: logits are those of the products (tools/make_tiny_fp8.py).
+inline constexpr const char* kGoldenFp8[] = {"fp8_channel", "fp8_block", "fp8_tensor"};
 // GGUF files with quantised weights: logits are those of the dequantised values (tools/make_tiny_gguf.py).
 inline constexpr const char* kGoldenGgufs[] = {"gguf_llama", "gguf_qwen3", "gguf_gemma3"};
 

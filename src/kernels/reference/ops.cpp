@@ -27,6 +27,9 @@ void lookup(const Weight& table, int64_t index, float* out) {
   const auto* row = static_cast<const std::byte*>(table.data) +
                     static_cast<size_t>(index) * stored_row_bytes(table.format, table.cols);
   CHECK(dequantize_row(table.format, row, table.cols, out).ok());
+  if (table.scale == nullptr) return;
+  const float* scale = table.scale + index * ((table.cols + table.scale_cols - 1) / table.scale_cols);
+  for (int64_t k = 0; k < table.cols; ++k) out[k] *= scale[k / table.scale_cols];
 }
 
 void matmul(const Weight& weight, const float* x, int64_t tokens, float* out, int64_t out_stride, float* row) {
