@@ -56,7 +56,8 @@ bench-cpu: build ## speed beside llama.cpp on the demo model, in one run
 NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) nvcc)
 NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
-GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_sampler build-gpu/bench_device
+GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_sampler build-gpu/bench_device \
+  build-gpu/bench_fill
 
 .PHONY: gpu-programs gpu-check gpu-bench
 gpu-programs: $(GPU_PROGRAMS)
@@ -65,6 +66,7 @@ build-gpu/bench_decode: build-gpu/attention_decode.o build-gpu/bench_decode.o
 build-gpu/bench_extend: build-gpu/attention_extend_hopper.o build-gpu/bench_extend.o
 build-gpu/bench_sampler: build-gpu/sampler.o build-gpu/sampler_scan.o build-gpu/bench_sampler.o \
   build-gpu/host_sampler.o build-gpu/host_vocab_ops.o
+build-gpu/bench_fill: build-gpu/random_fill.o build-gpu/bench_fill.o
 build-gpu/bench_device: build-gpu/device_gpu_clock.o build-gpu/bench_device.o \
   $(patsubst src/%.cpp,build-gpu/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
 $(GPU_PROGRAMS):
@@ -109,10 +111,12 @@ gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GP
 	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
 
 gpu-check: gpu-programs ## on a machine with an NVIDIA GPU: each CUDA kernel against float64
-	@build-gpu/bench_decode check && build-gpu/bench_extend check && build-gpu/bench_sampler check && build-gpu/bench_device check
+	@build-gpu/bench_decode check && build-gpu/bench_extend check && build-gpu/bench_sampler check && build-gpu/bench_device check && \
+	  build-gpu/bench_fill check
 
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
-	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench && build-gpu/bench_device bench
+	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench && build-gpu/bench_device bench && \
+	  build-gpu/bench_fill bench
 
 clean: ## remove what was built; models and virtual environments stay
 	rm -rf build build-asan build-tsan build-fuzz build-gpu bundle
