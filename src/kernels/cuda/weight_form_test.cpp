@@ -19,7 +19,8 @@ struct Case {
   bool rounds;  // scales are products that are rounded to halves
 };
 constexpr Case kCases[] = {
-    {Format::kBF16, WeightForm::kBf16, false}, {Format::kF8E4M3, WeightForm::kFp8, false},
+    {Format::kBF16, WeightForm::kBf16, false}, {Format::kF16, WeightForm::kF16, false},
+    {Format::kF8E4M3, WeightForm::kFp8, false},
     {Format::kQ4_0, WeightForm::kInt4, false}, {Format::kQ4_1, WeightForm::kInt4, false},
     {Format::kQ4_K, WeightForm::kInt4, true},  {Format::kQ5_0, WeightForm::kInt8, false},
     {Format::kQ5_1, WeightForm::kInt8, false}, {Format::kQ5_K, WeightForm::kInt8, true},
@@ -38,6 +39,7 @@ std::vector<std::byte> random_rows(Format format, int64_t rows, int64_t cols, st
   for (size_t at = 0; at < bytes.size(); at += step) {
     switch (format) {
       case Format::kBF16:
+      case Format::kF16:
       case Format::kF8E4M3:
         break;
       case Format::kQ6_K:
@@ -74,6 +76,7 @@ Value value_at(WeightForm form, const std::byte* packed, int64_t rows, int64_t c
     std::memcpy(&bits, values + col * 2, 2);
     return {bfloat16_to_float(bits), 0};
   }
+  if (form == WeightForm::kF16) return {half_at(values + col * 2), 0};
   if (form == WeightForm::kFp8) {
     return {e4m3_to_float(static_cast<uint8_t>(values[col / 4 * 4 + fp8_position(static_cast<int>(col % 4))])), 0};
   }
@@ -176,7 +179,7 @@ TEST(WeightForm, what_it_cannot_pack_is_refused_by_name) {
     EXPECT_NE(bytes.error().message().find("some.weight"), std::string::npos);
     return bytes.error().message();
   };
-  EXPECT_NE(message({"some.weight", Format::kF16, {4, 64}}).find("F16"), std::string::npos);
+  EXPECT_NE(message({"some.weight", Format::kF32, {4, 64}}).find("F32"), std::string::npos);
   EXPECT_NE(message({"some.weight", Format::kBF16, {4, 48}}).find("48"), std::string::npos);
   EXPECT_NE(message({"some.weight", Format::kQ4_K, {4, 288}}).find("Q4_K"), std::string::npos);
   EXPECT_NE(message({"some.weight", Format::kBF16, {64}}).find("matrices"), std::string::npos);
