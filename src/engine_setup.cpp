@@ -12,6 +12,16 @@ MixedMode mixed_mode(MixedChoice choice) {
   return MixedMode::kSplit;
 }
 
+StagingMode staging_mode(StagingChoice choice) {
+  switch (choice) {
+    case StagingChoice::kDevice: return StagingMode::kDevice;
+    case StagingChoice::kPacked: return StagingMode::kPacked;
+    case StagingChoice::kPinned: return StagingMode::kPinned;
+    case StagingChoice::kBlocking: return StagingMode::kBlocking;
+  }
+  return StagingMode::kDevice;
+}
+
 }  // namespace
 
 EngineSetup engine_setup(const ServeConfig& config) {
@@ -34,6 +44,7 @@ EngineSetup engine_setup(const ServeConfig& config) {
   if (e.cuda_graph_max_bs > 0) setup.backend_options.max_graph_rows = e.cuda_graph_max_bs;
   setup.mixed = mixed_mode(e.mixed);
   setup.engine.overlap = e.overlap;
+  setup.staging = staging_mode(e.debug_staging);
   return setup;
 }
 

@@ -112,8 +112,9 @@ void print_start_up(const ServeConfig& config, const EngineHost& host) {
   std::printf("\nmeasured cost    step %.0f us + %.0f us per decode row + %.1f us per prefill token\n", cost.base_us,
               cost.decode_row_us, cost.extend_token_us);
   static const char* const kMixed[] = {"split", "fold", "off"};
-  std::printf("mixed steps      %s, overlap %s\n\n", kMixed[static_cast<int>(config.engine.mixed)],
-              config.engine.overlap ? "on" : "off");
+  static const char* const kStaging[] = {"device", "packed", "pinned", "blocking"};
+  std::printf("mixed steps      %s, overlap %s, staging %s\n\n", kMixed[static_cast<int>(config.engine.mixed)],
+              config.engine.overlap ? "on" : "off", kStaging[static_cast<int>(config.engine.debug_staging)]);
 }
 
 }  // namespace

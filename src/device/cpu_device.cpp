@@ -24,6 +24,10 @@ struct Counters {
   std::atomic<bool> ready{false};
   std::atomic<uint64_t> host_blocks{0}, allocs_after_ready{0};
   std::atomic<size_t> device_bytes{0}, pinned_bytes{0};
+
+  void count_wait(const char* site) {
+    if (ready.load() && std::strcmp(site, "step_result") != 0) host_blocks++;
+  }
 };
 
 class CpuEvent : public Event {
@@ -34,11 +38,11 @@ class CpuEvent : public Event {
 
   void wait(const char* site) override {
     if (done()) return;
-    if (counters_->ready.load() && std::strcmp(site, "step_result") != 0) counters_->host_blocks++;
+    counters_->count_wait(site);
     wait_on_device();
   }
 
-  // A stream's worker waiting for another stream: not a host block.
+  // A stream's worker waiting for another stream, or a wait that is counted already.
   void wait_on_device() {
     std::unique_lock lock(mutex_);
     set_.wait(lock, [&] { return done(); });
@@ -191,6 +195,15 @@ class CpuStream : public Stream {
     CHECK_MSG(ranges_->contains(dst, bytes) && ranges_->contains(src, bytes),
               "a stream copy must stay within device or pinned memory");
     run([=] { std::memcpy(dst, src, bytes); });
+  }
+
+  void copy_blocking(void* dst, const void* src, size_t bytes, const char* site) override {
+    CHECK_MSG(ranges_->contains(dst, bytes), "a blocking copy must go to device memory");
+    counters_->count_wait(site);
+    run([=] { std::memcpy(dst, src, bytes); });
+    const auto event = std::make_shared<CpuEvent>(counters_);
+    run([event] { event->set(); });
+    event->wait_on_device();
   }
 
   std::shared_ptr<Event> record() override {

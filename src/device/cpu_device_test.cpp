@@ -25,6 +25,24 @@ TEST(CpuDevice, stream_runs_in_order_and_copies) {
   EXPECT_EQ(src[0], 9);
 }
 
+TEST(CpuDevice, a_blocking_copy_takes_pageable_memory_and_is_a_host_block) {
+  for (uint64_t seed : {uint64_t{0}, uint64_t{1}}) {
+    auto device = create_cpu_device(delayed(seed));
+    auto stream = device->create_stream("engine");
+    auto* dst = static_cast<int*>(device->alloc_device(64));
+    int src = 5, seen = 0;
+    stream->copy_blocking(dst, &src, sizeof src, "staging");
+    EXPECT_EQ(device->counters().host_blocks, 0u) << "before ready everything may wait";
+    device->set_ready();
+    src = 6;
+    stream->run([&] { seen = *dst; });
+    stream->copy_blocking(dst, &src, sizeof src, "staging");
+    EXPECT_EQ(seen, 5) << "in stream order, and the host waited";
+    EXPECT_EQ(*dst, 6);
+    EXPECT_EQ(device->counters().host_blocks, 1u);
+  }
+}
+
 TEST(CpuDevice, wait_for_orders_two_streams_under_delays) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     auto device = create_cpu_device(delayed(seed));

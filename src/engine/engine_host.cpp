@@ -152,7 +152,7 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   if (!loaded.ok()) return fail(loaded);
   host->report_ = make_report(*described, *host->backend_, *plan);
 
-  auto runner = ModelRunner::create(*host->device_, *host->backend_, host->model_, *plan);
+  auto runner = ModelRunner::create(*host->device_, *host->backend_, host->model_, *plan, setup.staging);
   if (!runner) return fail(runner.error());
   host->runner_ = std::move(*runner);
   host->cost_ = setup.measure_cost ? measure_cost_model(*host->runner_, plan->step.vocab) : setup.cost;

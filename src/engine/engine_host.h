@@ -26,6 +26,7 @@ struct EngineSetup {
   BackendOptions backend_options;
   MixedMode mixed = MixedMode::kSplit;
   EngineLoopOptions engine;
+  StagingMode staging = StagingMode::kDevice;
   CpuDeviceOptions device;
   bool measure_cost = true;         // false: `cost` as given (tests, so that plans do not depend on the machine)
   CostModel cost;
@@ -65,6 +66,8 @@ class EngineHost {
   const Device& device() const { return *device_; }
   const CostModel& cost() const { return cost_; }
   ModelRunner& runner() { return *runner_; }  // tests; not while the engine runs
+  // Of the engine, from start() to join().
+  std::thread::native_handle_type engine_thread() { return thread_.native_handle(); }
 
  private:
   EngineHost() = default;

@@ -9,11 +9,11 @@
 namespace tailrace {
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Backend& backend, const Model& model,
-                                                           const MemoryPlan& plan) {
+                                                           const MemoryPlan& plan, StagingMode staging) {
   std::unique_ptr<ModelRunner> runner(new ModelRunner(device, backend, plan));
   runner->engine_stream_ = device.create_stream("engine");
   runner->copy_stream_ = device.create_stream("copy");
-  if (Status status = runner->claim(model); !status.ok()) return fail(status);
+  if (Status status = runner->claim(model, staging); !status.ok()) return fail(status);
   return runner;
 }
 
@@ -22,7 +22,7 @@ ModelRunner::~ModelRunner() {
   if (engine_stream_) engine_stream_->record()->wait("shutdown");
 }
 
-Status ModelRunner::claim(const Model& model) {
+Status ModelRunner::claim(const Model& model, StagingMode mode) {
   const Status no_memory(StatusCode::kResourceExhausted, "the device has no room for the planned memory");
   const int64_t stride = (plan_.context_length + plan_.kv.block_size - 1) / plan_.kv.block_size + 1;
   binding_.batch.num_groups = static_cast<int32_t>(model.groups.size());
@@ -49,7 +49,7 @@ Status ModelRunner::claim(const Model& model) {
   void* scratch = device_.alloc_device(backend_.scratch_bytes(model.blocks, plan_.step));
   if (!scratch) return no_memory;
   if (Status status = backend_.prepare(model.blocks, plan_.step, scratch); !status.ok()) return status;
-  auto staging = Staging::create(device_, slab_capacity(plan_.slab), plan_.step.max_rows);
+  auto staging = Staging::create(device_, slab_capacity(plan_.slab), plan_.step.max_rows, mode);
   if (!staging) return staging.error();
   staging_ = std::move(*staging);
   for (int i = 0; i < kStagingRing; ++i) binding_.slabs[i] = staging_->twin(i);
@@ -93,15 +93,14 @@ LaunchedStep ModelRunner::launch(const StepPlan& plan) {
                   .num_rows = launched.num_rows,
                   .num_decode_rows = plan.num_decode_rows,
                   .num_tokens = plan.num_tokens,
-                  .has_slab = !advances(plan)};
+                  .has_slab = !staging_->spares_slabs() || !advances(plan)};
   if (step.has_slab) {
     ++slabs_;
-    const std::shared_ptr<Event> copied = staging_->stage(plan, step.launch, *copy_stream_);
+    staging_->stage(plan, step.launch, *engine_stream_, *copy_stream_);
     step.rows = staging_->host_rows(step.launch);
     if (test_fault(Fault::kPatchRaces)) {  // the fault: patches race the forward that still reads the tables
       copy_stream_->run([slab = staging_->twin(step.launch), targets = binding_.targets] { apply_slab(slab, targets); });
     }
-    engine_stream_->wait_for(copied);
   }
   const StepEvents events = backend_.run_step(*engine_stream_, step);
   staging_->set_forward_done(step.launch, events.done);

@@ -25,7 +25,8 @@ class ModelRunner {
  public:
   // Claims every pool, table and scratch of `plan` and prepares the backend. kResourceExhausted names what did not fit.
   static Expected<std::unique_ptr<ModelRunner>> create(Device& device, Backend& backend, const Model& model,
-                                                       const MemoryPlan& plan);
+                                                       const MemoryPlan& plan,
+                                                       StagingMode staging = StagingMode::kDevice);
   ~ModelRunner();  // waits for what is queued
 
   // Queues the step: slab copy on the copy stream; patches, forward and sampling on the engine stream. Never blocks.
@@ -40,7 +41,7 @@ class ModelRunner {
  private:
   ModelRunner(Device& device, Backend& backend, const MemoryPlan& plan)
       : device_(device), backend_(backend), plan_(plan) {}
-  Status claim(const Model& model);
+  Status claim(const Model& model, StagingMode staging);
   Status claim_row_state();
   // Whether `plan` is the last launch over again, every row one token further: then the device needs no slab.
   bool advances(const StepPlan& plan) const;

@@ -42,21 +42,30 @@ class WatchingBackend : public HostBackend {
   std::atomic<int> wrong_{0};
 };
 
-// Runs `steps` steps, two in flight, each of which re-points the one row's first block; returns what went wrong.
-std::string run_steps(uint64_t seed, int steps) {
+Model small_model() {
   Model model;
   model.config.vocab = 16;
   model.groups = {{.window = 0, .num_layers = 1, .kv_heads = 1, .head_dim = 16}};
+  return model;
+}
+
+MemoryPlan small_plan() {
   MemoryPlan plan;
   plan.context_length = 256;
   plan.max_step_tokens = 8;
   plan.kv.groups = {{.window = 0, .num_blocks = 8}};
   plan.step = {.max_rows = 2, .max_step_tokens = 8, .context_length = 256, .vocab = 16};
   plan.slab = {.max_rows = 2, .num_groups = 1, .max_log_patch_tokens = 64, .max_patch_blocks = 64};
+  return plan;
+}
+
+// Runs `steps` steps, two in flight, each of which re-points the one row's first block; returns what went wrong.
+std::string run_steps(uint64_t seed, int steps, StagingMode mode) {
+  const Model model = small_model();
   auto device = create_cpu_device(
       {.thread_per_stream = true, .delay_seed = seed, .max_delay_us = 400, .memory_bytes = 1 << 24});
   WatchingBackend backend;
-  auto runner = ModelRunner::create(*device, backend, model, plan);
+  auto runner = ModelRunner::create(*device, backend, model, small_plan(), mode);
   if (!runner) return runner.error().message();
   std::vector<LaunchedStep> launched;
   int wrong_ids = 0;
@@ -76,9 +85,9 @@ std::string run_steps(uint64_t seed, int steps) {
   return wrong_ids > 0 ? "a result slot was overwritten" : "";
 }
 
-std::string run_seeds(int seeds) {
+std::string run_seeds(int seeds, StagingMode mode = StagingMode::kDevice) {
   for (int seed = 1; seed <= seeds; ++seed) {
-    if (std::string violation = run_steps(seed, 30); !violation.empty()) return violation;
+    if (std::string violation = run_steps(seed, 30, mode); !violation.empty()) return violation;
   }
   return "";
 }
@@ -97,17 +106,39 @@ TEST(ModelRunner, hazard_3_patches_are_ordered_against_the_running_forward) {
   EXPECT_NE(run_seeds(8), "");
 }
 
+TEST(ModelRunner, every_staging_mode_gives_a_step_its_own_rows) {
+  for (StagingMode mode : {StagingMode::kPacked, StagingMode::kPinned, StagingMode::kBlocking}) {
+    EXPECT_EQ(run_seeds(4, mode), "") << "mode " << static_cast<int>(mode);
+  }
+}
+
+// Contract 1 sees what --debug-staging does: three waits a step when it blocks, none otherwise.
+TEST(ModelRunner, blocking_staging_is_counted_as_host_blocks_and_the_others_send_without) {
+  struct Case { StagingMode mode; uint64_t slabs, host_blocks; };
+  constexpr int kSteps = 20;
+  for (const Case& c : {Case{StagingMode::kDevice, 1, 0}, Case{StagingMode::kPacked, kSteps, 0},
+                        Case{StagingMode::kPinned, kSteps, 0}, Case{StagingMode::kBlocking, kSteps, 3 * kSteps}}) {
+    const Model model = small_model();
+    auto device = create_cpu_device({.memory_bytes = 1 << 24});
+    WatchingBackend backend;
+    auto runner = ModelRunner::create(*device, backend, model, small_plan(), c.mode);
+    ASSERT_TRUE(runner.has_value());
+    device->set_ready();
+    for (int i = 1; i <= kSteps; ++i) {
+      StepPlan step{.step = static_cast<uint64_t>(i)};
+      step.rows = {{.slot = 0, .computed_len = i, .q_len = 1, .samples = true}};
+      step.num_decode_rows = step.num_tokens = 1;
+      (*runner)->launch(step).done->wait("step_result");
+    }
+    EXPECT_EQ((*runner)->slabs(), c.slabs) << "mode " << static_cast<int>(c.mode);
+    EXPECT_EQ(device->counters().host_blocks, c.host_blocks) << "mode " << static_cast<int>(c.mode);
+    EXPECT_EQ(device->counters().allocs_after_ready, 0u);
+  }
+}
+
 // A decode step whose rows are those of the step before, one token further, sends nothing to the device.
 TEST(ModelRunner, only_steps_that_change_something_need_a_slab) {
-  Model model;
-  model.config.vocab = 16;
-  model.groups = {{.window = 0, .num_layers = 1, .kv_heads = 1, .head_dim = 16}};
-  MemoryPlan plan;
-  plan.context_length = 256;
-  plan.max_step_tokens = 8;
-  plan.kv.groups = {{.window = 0, .num_blocks = 8}};
-  plan.step = {.max_rows = 2, .max_step_tokens = 8, .context_length = 256, .vocab = 16};
-  plan.slab = {.max_rows = 2, .num_groups = 1, .max_log_patch_tokens = 64, .max_patch_blocks = 64};
+  const Model model = small_model();
   auto device = create_cpu_device({.memory_bytes = 1 << 24});
   class : public WatchingBackend {
    public:
@@ -116,7 +147,7 @@ TEST(ModelRunner, only_steps_that_change_something_need_a_slab) {
     }
     std::vector<std::vector<BatchRow>> seen;
   } backend;
-  auto runner = ModelRunner::create(*device, backend, model, plan);
+  auto runner = ModelRunner::create(*device, backend, model, small_plan());
   ASSERT_TRUE(runner.has_value());
   const PlanRow a{.slot = 1, .computed_len = 5, .q_len = 1, .samples = true}, b{.slot = 0, .computed_len = 9, .q_len = 1, .samples = true};
   const auto later = [](PlanRow row, int steps) { row.computed_len += steps; return row; };

@@ -92,6 +92,10 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
   add_choice(app, "--overlap", engine.overlap, kOnOff, "prepare a step while the last one runs")->group("Engine");
   app.add_option("--kv-splits", kv_splits, "parts of a row's keys in decode attention (default: auto)")
       ->group("Engine")->option_text("auto|N");
+  add_choice(app, "--debug-staging", engine.debug_staging,
+             {{"device", StagingChoice::kDevice}, {"packed", StagingChoice::kPacked},
+              {"pinned", StagingChoice::kPinned}, {"blocking", StagingChoice::kBlocking}},
+             "how a step's metadata reaches the device (all but device: for comparison)")->group("Debug");
   app.add_option("--random-seed", engine.random_seed, "makes drawn seeds and dummy weights reproducible")
       ->check(CLI::NonNegativeNumber)
       ->group("Engine")->option_text("N");

@@ -15,6 +15,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class AttentionBackendChoice { kAuto, kCpu, kCuda, kReference };
 enum class CacheType { kRadix, kNaive };
 enum class MixedChoice { kSplit, kFold, kOff };
+enum class StagingChoice { kDevice, kPacked, kPinned, kBlocking };
 enum class LoadFormat { kAuto, kDummy };
 enum class LogLevel { kError, kWarning, kInfo, kDebug };
 
@@ -38,6 +39,7 @@ struct EngineOptions {
   CacheType cache_type = CacheType::kRadix;
   MixedChoice mixed = MixedChoice::kSplit;
   bool overlap = true;
+  StagingChoice debug_staging = StagingChoice::kDevice;  // how a step's metadata reaches the device (batch/staging.h)
   int32_t kv_splits = 0;             // 0: chosen per step
   uint64_t random_seed = 0;          // dummy weights, and the seeds drawn for requests that give none
   bool has_random_seed = false;

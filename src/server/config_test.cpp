@@ -69,7 +69,8 @@ TEST(Config, every_flag_reaches_its_field) {
       {"--model-path", paths.model, "--served-model-name", "name", "--host", "0.0.0.0", "--port", "9", "--api-key", "k",
        "--max-running-requests", "3", "--max-queued-requests", "4", "--chunked-prefill-size", "5", "--max-seq-len-override",
        "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "reference", "--mixed", "off",
-       "--overlap", "off", "--kv-splits", "8", "--load-format", "dummy", "--random-seed", "10", "--threads", "11",
+       "--overlap", "off", "--debug-staging", "blocking", "--kv-splits", "8", "--load-format", "dummy",
+       "--random-seed", "10", "--threads", "11",
        "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
        "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048"});
   EXPECT_EQ(config.model.served_name, "name");
@@ -91,6 +92,7 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.engine.cache_type, CacheType::kNaive);
   EXPECT_EQ(config.engine.attention_backend, AttentionBackendChoice::kReference);
   EXPECT_EQ(config.engine.mixed, MixedChoice::kOff);
+  EXPECT_EQ(config.engine.debug_staging, StagingChoice::kBlocking);
   EXPECT_FALSE(config.engine.overlap);
   EXPECT_EQ(config.engine.kv_splits, 8);
   EXPECT_TRUE(config.engine.has_random_seed);
@@ -112,7 +114,7 @@ TEST(Config, unknown_flags_are_errors_with_advice) {
 TEST(Config, bad_values_name_the_flag) {
   Paths paths;
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--kv-splits", "0"}, {"--kv-splits", "many"},
+           {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--debug-staging", "fast"}, {"--kv-splits", "0"}, {"--kv-splits", "many"},
            {"--mem-fraction-static", "1.5"}, {"--mem-fraction-static", "nan"}, {"--max-running-requests", "0"},
            {"--context-length", "-5"}, {"--threads", "0"}, {"--request-timeout", "-1"}, {"--request-timeout", "nan"},
            {"--shutdown-timeout", "inf"}, {"--health-timeout", "5s"}, {"--port"}}) {

@@ -43,6 +43,14 @@ class CudaStream : public Stream {
     CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_));
   }
 
+  void copy_blocking(void* dst, const void* src, size_t bytes, const char* site) override {
+    CHECK_MSG(core_->owns(dst, bytes), "a blocking copy must go to device memory");
+    core_->make_current();
+    core_->count_wait(site);
+    CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, stream_));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+  }
+
   std::shared_ptr<Event> record() override {
     core_->make_current();
     return record_event(core_, stream_);

@@ -169,6 +169,7 @@ class DeferredStream : public Stream {
  public:
   void run(std::function<void()> work) override { queue_.push_back(std::move(work)); }
   void copy(void*, const void*, size_t) override { CHECK_MSG(false, "no copies in this test"); }
+  void copy_blocking(void*, const void*, size_t, const char*) override { CHECK_MSG(false, "no copies in this test"); }
   std::shared_ptr<Event> record() override { return nullptr; }
   void wait_for(const std::shared_ptr<Event>&) override {}
   void drain() {
