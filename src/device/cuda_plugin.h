@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "device/call_watch.h"
 #include "device/device.h"
 
 namespace tailrace {
@@ -27,6 +28,8 @@ struct CudaPlugin {
   Expected<std::string> (*probe)(const CudaDeviceOptions& options);
   // `device` is one of create_device and outlives the backend.
   std::unique_ptr<Backend> (*create_backend)(Device& device, const BackendOptions& options);
+  // See CallWatch; kUnavailable where CUPTI cannot be loaded or another tool holds it.
+  Expected<std::unique_ptr<CallWatch>> (*watch_calls)();
 };
 inline constexpr const char* kCudaPluginFile = "libtailrace_cuda.so";
 

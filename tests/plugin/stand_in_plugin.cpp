@@ -16,8 +16,20 @@ Expected<std::string> probe(const CudaDeviceOptions& options) {
 
 std::unique_ptr<Backend> create_backend(Device&, const BackendOptions& options) { return create_cpu_backend(options); }
 
-constexpr CudaPlugin kPlugin{
-    .abi = cuda_plugin_abi(), .create_device = create_device, .probe = probe, .create_backend = create_backend};
+// Sees one launch and no other call.
+class OneLaunch : public CallWatch {
+ public:
+  void begin(pthread_t) override {}
+  std::vector<DriverCall> end() override { return {{"cuGraphLaunch", 1}}; }
+};
+
+Expected<std::unique_ptr<CallWatch>> watch_calls() { return std::unique_ptr<CallWatch>(new OneLaunch()); }
+
+constexpr CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
+                             .create_device = create_device,
+                             .probe = probe,
+                             .create_backend = create_backend,
+                             .watch_calls = watch_calls};
 
 }  // namespace
 }  // namespace tailrace
