@@ -3,7 +3,9 @@
 #include <memory>
 
 #include "ids/compare.h"
+#include "ids/contracts.h"
 #include "ids/engine_client.h"
+#include "ids/idle_table.h"
 #include "ids/ids_options.h"
 #include "ids/report.h"
 #include "ids/workload.h"
@@ -84,8 +86,9 @@ int main(int argc, char** argv) {
   auto options = parse_ids_options(argc, argv);
   if (!options) return bad_input(options.error());
   if (!options->has_value()) return 0;
-  if (!(*options)->compare) return run(**options);
-  auto same = run_compare(**options);
-  if (!same) return bad_input(same.error());
-  return *same ? 0 : 1;
+  IdsOptions& o = **options;
+  if (!o.compare && !o.contracts && !o.idle_table) return run(o);
+  auto good = o.compare ? run_compare(o) : o.contracts ? run_contracts(o) : run_idle_table(o);
+  if (!good) return bad_input(good.error());
+  return *good ? 0 : 1;
 }

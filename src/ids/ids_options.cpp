@@ -40,6 +40,12 @@ void add_engine_flags(CLI::App& app, IdsOptions& o, Overrides& over) {
           {"split", MixedMode::kSplit}, {"fold", MixedMode::kFold}, {"off", MixedMode::kOff}}));
   app.add_option("--overlap", setup.engine.overlap)
       ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
+  app.add_option("--debug-staging", setup.staging,
+                 "how a step's metadata reaches the device: device, or packed, pinned, blocking to compare with")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, StagingMode>{{"device", StagingMode::kDevice},
+                                                                             {"packed", StagingMode::kPacked},
+                                                                             {"pinned", StagingMode::kPinned},
+                                                                             {"blocking", StagingMode::kBlocking}}));
 }
 
 void add_work_flags(CLI::App& app, IdsOptions& o) {
@@ -58,6 +64,10 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_option("--trace", o.trace, "writes a trace for Perfetto or chrome://tracing")->option_text("FILE");
   app.add_flag("--compare", o.compare,
                "the same prompts alone, batched, mixed, chunked, cached, overlap off: the same answers?");
+  app.add_flag("--contracts", o.contracts, "--prompts rows in steady state: does anything wait, allocate or load?");
+  app.add_option("--contract-steps", o.contract_steps, "decode steps of --contracts without arrivals (default 10000)")
+      ->check(CLI::Range(64, 1 << 20));
+  app.add_flag("--idle-table", o.idle_table, "the device's idle time between steps for each --debug-staging, as a table");
   app.add_option("--tolerance", o.tolerance, "of a logit, for --compare (default 0.1)")->check(CLI::Range(0.0, 10.0));
 }
 
@@ -103,8 +113,12 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   }
   if (o.compare && o.temperature > 0)
     return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
-  if (o.compare && !o.trace.empty())
-    return fail(StatusCode::kInvalidArgument, "--trace shows one run, --compare makes many: leave one out");
+  if (o.compare + o.contracts + o.idle_table > 1)
+    return fail(StatusCode::kInvalidArgument, "--compare, --contracts, --idle-table: one at a time");
+  if ((o.compare || o.contracts || o.idle_table) && (!o.trace.empty() || o.stats || o.print_ids))
+    return fail(StatusCode::kInvalidArgument, "--trace, --stats and --print-ids are of a plain run: leave them out");
+  if (o.idle_table && o.setup.staging != StagingMode::kDevice)
+    return fail(StatusCode::kInvalidArgument, "--idle-table runs every staging: leave --debug-staging out");
   auto device = decide_device(over.device, o.setup.device_index);
   if (!device) return fail(StatusCode::kInvalidArgument, "--device cuda: " + device.error().message());
   o.setup.device_kind = device->kind;

@@ -80,6 +80,34 @@ TEST(IdsProgram, stats_and_compare) {
   EXPECT_FALSE(mentions(compare, "DIFFERENT")) << compare.text;
 }
 
+TEST(IdsProgram, contracts_hold_and_fail_where_staging_blocks) {
+  const std::string flags = kModel + " --device cpu --prompts 3 --prompt-len 20 --contracts --contract-steps 256";
+  const Output kept = run(flags);
+  EXPECT_EQ(kept.exit_code, 0) << kept.text;
+  EXPECT_FALSE(mentions(kept, "BROKEN")) << kept.text;
+  const Output blocking = run(flags + " --debug-staging blocking");
+  EXPECT_EQ(blocking.exit_code, 1) << blocking.text;
+  EXPECT_TRUE(mentions(blocking, "BROKEN: ")) << blocking.text;
+  EXPECT_TRUE(mentions(blocking, " host blocks\n")) << blocking.text;
+  const Output packed = run(flags + " --debug-staging packed");
+  EXPECT_EQ(packed.exit_code, 1) << "a slab a step, one in 32 is allowed: " << packed.text;
+  EXPECT_EQ(run(flags + " --contract-steps 100000").exit_code, 2);
+  EXPECT_EQ(run(flags + " --compare").exit_code, 2);
+}
+
+TEST(IdsProgram, every_staging_gives_the_same_ids_and_has_a_row_in_the_idle_table) {
+  const std::string flags = kModel + " --device cpu --prompts 3 --prompt-len 20 --output-len 20 --print-ids";
+  const Output device = run(flags);
+  ASSERT_EQ(device.exit_code, 0) << device.text;
+  const Output table = run(kModel + " --device cpu --prompt-len 20 --idle-table");
+  EXPECT_EQ(table.exit_code, 0) << table.text;
+  for (const char* staging : {"device", "packed", "pinned", "blocking"}) {
+    EXPECT_EQ(run(flags + " --debug-staging " + staging).text, device.text);
+    EXPECT_TRUE(mentions(table, "| " + std::string(staging) + " | ")) << table.text;
+  }
+  EXPECT_EQ(run(kModel + " --device cpu --idle-table --debug-staging packed").exit_code, 2);
+}
+
 TEST(IdsProgram, dummy_weights_need_a_config_only) {
   const Output output =
       run("--model " + kGoldens +
