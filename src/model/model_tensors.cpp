@@ -92,7 +92,10 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
   };
   if (!missing.empty()) return bad("missing tensors: " + listed(missing));
   if (!misshapen.empty()) return bad("misshapen tensors: " + listed(misshapen));
-  if (!unscaled.empty()) return bad("tensors that contradict their quantisation: " + listed(unscaled));
+  if (!unscaled.empty()) {
+    const size_t more = unscaled.size() - 1;
+    return bad("tensor " + unscaled[0] + (more > 0 ? ", and " + std::to_string(more) + " more like it" : ""));
+  }
   std::vector<std::string> unused;
   std::map<std::string, size_t> unneeded;  // by kind and reason
   for (const TensorView& tensor : checkpoint.tensors()) {

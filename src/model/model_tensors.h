@@ -21,7 +21,7 @@ std::vector<ModelTensor> model_tensors(const ModelConfig& config);
 
 // Checks, before anything is allocated, that each parameter is there with its shape. Errors (kDataLoss) name the
 // missing or misshapen tensors, those of scales included. Returns the names of tensors that the model does not use, for
-// one warning; those that quantised checkpoints carry for other ways of computing are one entry per kind, with the reason.
+// one warning; those that quantised checkpoints carry for other ways of computing are one entry a kind, with the reason.
 Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpoint, const ModelConfig& config);
 
 }  // namespace tailrace

@@ -18,7 +18,8 @@ void ignore(ConfigFields& fields, const char* key, Quantization* out) {
         if (text.size() > kMaxPattern) throw std::regex_error(std::regex_constants::error_complexity);
         module.pattern = std::make_shared<const std::regex>(text.substr(3));
       } catch (const std::regex_error&) {
-        fields.fault(StatusCode::kUnsupported, std::string(key) + ": the pattern " + printable(text) + " cannot be used");
+        fields.fault(StatusCode::kUnsupported,
+                     std::string(key) + ": the pattern " + printable(text) + " cannot be used");
       }
     }
     out->ignored.push_back(std::move(module));
@@ -143,9 +144,9 @@ Expected<Quantization> parse_quantization(const nlohmann::json& object, const st
   } else if (method == "modelopt") {
     read_modelopt(fields, &out);
   } else {
-    fields.fault(StatusCode::kUnsupported, "quant_method '" + printable(method) +
-                                               "' is not supported (8-bit floats of compressed-tensors, fp8 and modelopt "
-                                               "are); use another checkpoint or a GGUF file");
+    fields.fault(StatusCode::kUnsupported,
+                 "quant_method '" + printable(method) + "' is not supported (8-bit floats of compressed-tensors, fp8 " +
+                     "and modelopt are); use another checkpoint or a GGUF file");
   }
   if (!fields.status().ok()) return fail(fields.status());
   return out;

@@ -25,7 +25,7 @@ class WeightLoader {
   WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend, Device* device,
                std::optional<uint64_t> dummy_seed);
 
-  // The matrix `name` [rows, cols], with `bias_name` [rows] unless empty, and its scales. Asked twice, it is packed once.
+  // The matrix `name` [rows, cols] and its scales, with `bias_name` [rows] unless empty. Asked twice, packed once.
   Weight matrix(const std::string& name, const std::string& bias_name = "");
   // The vector `name` in fp32, `add` added to each value.
   const float* vector(const std::string& name, float add = 0.0f);
