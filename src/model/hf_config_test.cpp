@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "model/model_config.h"
+#include "model/model_tensors.h"
 
 namespace tailrace {
 namespace {
@@ -210,6 +212,24 @@ TEST(HfConfig, names_what_is_not_supported) {
   config["text_config"]["layer_types"] = std::vector<std::string>(34, "linear_attention");
   expect_rejected(config, "layer type 'linear_attention' is not supported", StatusCode::kUnsupported);
   expect_rejected(json::object(), "no architecture is named", StatusCode::kUnsupported);
+}
+
+// configs/: Llama 3 8B has 8,030,261,248 parameters; the projections are all but embedding, head and norms.
+TEST(HfConfig, bundled_shapes_are_those_of_the_published_model) {
+  for (const std::string name : {"llama-3-8b", "llama-3-8b-fp8"}) {
+    std::ifstream file(std::string(TAILRACE_SOURCE_DIR) + "/configs/" + name + "/config.json");
+    const ModelConfig config = parsed(json::parse(file));
+    int64_t parameters = 0, fp8 = 0;
+    for (const ModelTensor& tensor : model_tensors(config)) {
+      int64_t count = 1;
+      for (int64_t dim : tensor.shape) count *= dim;
+      parameters += count;
+      if (must_be_fp8(config.quantization, tensor.name)) fp8 += count;
+    }
+    EXPECT_EQ(parameters, 8'030'261'248);
+    EXPECT_EQ(fp8, name == "llama-3-8b" ? 0 : 8'030'261'248 - 2 * 128256 * 4096 - 65 * 4096);
+    EXPECT_EQ(config.context, 8192);
+  }
 }
 
 TEST(HfConfig, names_what_is_missing_or_out_of_range) {
