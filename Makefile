@@ -108,11 +108,11 @@ gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GP
 	@rm -rf bundle && mkdir -p bundle/models
 	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh && cp -r $(wildcard tests/goldens/gguf_*) $(BUNDLE_MODELS) bundle/models/
+	@cp -r bench/shapes bundle/
 	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
 
-gpu-check: gpu-programs ## on a machine with an NVIDIA GPU: each CUDA kernel against float64
-	@build-gpu/bench_decode check && build-gpu/bench_extend check && build-gpu/bench_sampler check && build-gpu/bench_device check && \
-	  build-gpu/bench_fill check
+gpu-check: gpu-bundle ## on a machine with an NVIDIA GPU: each CUDA kernel against float64, the engine's answers, contracts
+	@bundle/check.sh
 
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
 	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench && build-gpu/bench_device bench && \

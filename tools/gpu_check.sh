@@ -1,6 +1,6 @@
 #!/bin/bash
 # Run on a machine with an NVIDIA GPU, from `make gpu-bundle`'s folder: checks every kernel, then the engine on the models.
-#   ./check.sh                  kernels, and the engine's answers on the tiny models beside
+#   ./check.sh                  kernels, the engine's answers on the tiny models beside, the contracts, the idle table
 #   ./check.sh MODEL [FLAGS]    the engine's answers and speed on MODEL, a .gguf file or a directory; FLAGS as of tailrace_ids
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -17,6 +17,20 @@ speed() {
   run ./tailrace_ids --model "$@" --device cuda --prompts 16 --prompt-len 128 --output-len 128 --arrivals 5 --stats
 }
 
+# Contracts 1 and 2 in steady state, the driver's calls watched; and that the watch sees a breach.
+contracts() {
+  run ./tailrace_ids "$@" --contracts
+  say "must break: $* --contracts --debug-staging blocking"
+  local out status
+  out=$(./tailrace_ids "$@" --contracts --contract-steps 256 --debug-staging blocking)
+  status=$?
+  echo "$out"
+  if [ $status != 1 ] || ! grep -q "cuStreamSynchronize" <<<"$out"; then
+    echo "FAILED: blocking copies went unnoticed"
+    failed=1
+  fi
+}
+
 if [ $# -gt 0 ]; then
   run ./tailrace_ids --model "$@" --device cuda --prompts 8 --prompt-len 300 --output-len 48 --compare
   speed "$@"
@@ -26,6 +40,9 @@ else
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
     run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare
   done
+  steps=(--model shapes/llama3_8_layers --dummy --device cuda --context-length 16384)
+  contracts "${steps[@]}" --prompts 8 --prompt-len 2000
+  run ./tailrace_ids "${steps[@]}" --idle-table
 fi
 [ $failed = 0 ] && say "all passed"
 exit $failed
