@@ -16,17 +16,12 @@ namespace {
 
 constexpr int kSms = 132;
 const char* form_name(WeightForm form) {
-  const char* names[] = {"bf16", "fp8", "int4", "int8"};
+  const char* names[] = {"bf16", "f16", "fp8", "int4", "int8"};
   return names[static_cast<int>(form)];
 }
 
-size_t row_value_bytes(WeightForm form, int cols) {
-  return form == WeightForm::kBf16 ? cols * 2 : form == WeightForm::kInt4 ? cols / 2 : cols;
-}
-size_t row_scale_bytes(WeightForm form, int cols) {
-  const size_t bytes = form == WeightForm::kInt4 ? cols / 32 * 4 : form == WeightForm::kInt8 ? cols / 32 * 8 : 0;
-  return (bytes + 15) / 16 * 16;
-}
+size_t row_value_bytes(WeightForm form, int cols) { return value_row_bytes(form, cols); }
+size_t row_scale_bytes(WeightForm form, int cols) { return scale_row_bytes(form, cols); }
 
 float e4m3(uint8_t bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
@@ -37,14 +32,16 @@ float e4m3(uint8_t bits) {
 // A random matrix in its stored form and as floats.
 struct TestMatrix {
   Buffer<uint8_t> values, scales;
-  Buffer<float> row_scale, bias;
+  Buffer<float> row_scale, block_scale, bias;
   std::vector<float> dense;
   Matrix matrix;
 
-  TestMatrix(WeightForm form, int rows, int cols, std::mt19937& random)
-      : values(rows * row_value_bytes(form, cols)), scales(rows * row_scale_bytes(form, cols)), row_scale(rows), bias(rows),
+  TestMatrix(WeightForm form, bool blocks, int rows, int cols, std::mt19937& random)
+      : values(rows * row_value_bytes(form, cols)), scales(rows * row_scale_bytes(form, cols)), row_scale(rows), block_scale(rows * ((cols + kScaleBlock - 1) / kScaleBlock)), bias(rows),
         dense(size_t(rows) * cols) {
     std::normal_distribution<float> normal;
+    const int num_blocks = (cols + kScaleBlock - 1) / kScaleBlock;
+    for (float& v : block_scale.host) v = 0.5f + std::abs(normal(random));
     for (int r = 0; r < rows; ++r) {
       bias.host[r] = normal(random);
       row_scale.host[r] = 0.5f + std::abs(normal(random));
@@ -57,10 +54,14 @@ struct TestMatrix {
           const __nv_bfloat16 b = __float2bfloat16(normal(random));
           std::memcpy(v + k * 2, &b, 2);
           w = __bfloat162float(b);
+        } else if (form == WeightForm::kF16) {
+          const __half h = __float2half(normal(random));
+          std::memcpy(v + k * 2, &h, 2);
+          w = __half2float(h);
         } else if (form == WeightForm::kFp8) {
           uint8_t& byte = v[k / 4 * 4 + fp8_position(k % 4)];
           do byte = random() & 255; while ((byte & 127) == 127 || std::abs(e4m3(byte)) > 4);
-          w = e4m3(byte) * row_scale.host[r];
+          w = e4m3(byte) * (blocks ? block_scale.host[r * num_blocks + k / kScaleBlock] : row_scale.host[r]);
         } else if (form == WeightForm::kInt4) {
           if (k % 32 == 0) s[k / 32 * 2] = __float2half(normal(random) * 0.1f), s[k / 32 * 2 + 1] = __float2half(normal(random) * 0.1f);
           const uint32_t q = random() & 15;
@@ -78,8 +79,8 @@ struct TestMatrix {
         }
       }
     }
-    values.upload(), scales.upload(), row_scale.upload(), bias.upload();
-    matrix = {form, values.device, scales.device, form == WeightForm::kFp8 ? row_scale.device : nullptr, bias.device, rows, cols};
+    values.upload(), scales.upload(), row_scale.upload(), block_scale.upload(), bias.upload();
+    matrix = {form, values.device, scales.device, form == WeightForm::kFp8 && !blocks ? row_scale.device : nullptr, blocks ? block_scale.device : nullptr, bias.device, rows, cols};
   }
 };
 
@@ -95,6 +96,7 @@ struct Case {
   int cols, tokens;
   std::vector<int> rows;
   LinearOut kind;
+  bool blocks = false;
 };
 
 // Relative error (against the rows' root mean square) of one call.
@@ -102,7 +104,7 @@ double run_case(const Case& c, std::mt19937& random) {
   std::normal_distribution<float> normal;
   std::vector<std::unique_ptr<TestMatrix>> w;
   int rows = 0;
-  for (int r : c.rows) w.push_back(std::make_unique<TestMatrix>(c.form, r, c.cols, random)), rows += r;
+  for (int r : c.rows) w.push_back(std::make_unique<TestMatrix>(c.form, c.blocks, r, c.cols, random)), rows += r;
   Buffer<__nv_bfloat16> x(size_t(c.tokens) * c.cols), next(size_t(c.tokens) * rows), gated(size_t(c.tokens) * c.rows[0]);
   std::vector<float> xf(x.count);
   for (size_t i = 0; i < x.count; ++i) x.host[i] = __float2bfloat16(normal(random)), xf[i] = __bfloat162float(x.host[i]);
@@ -128,10 +130,11 @@ double run_case(const Case& c, std::mt19937& random) {
   GPU_CHECK(run_linear(p, kSms, nullptr));
   GPU_CHECK(cudaDeviceSynchronize());
   out.download(), next.download(), gated.download(), out_squares.download();
-  double error = 0, size = 0, worst = 0, largest = 0, count = 0;
+  double error = 0, size = 0, worst = 0;
+  std::vector<std::pair<double, double>> outputs;
   const auto compare = [&](double want, double got) {
-    error += (want - got) * (want - got), size += want * want, count += 1;
-    if (!(std::abs(want - got) <= largest)) largest = std::abs(want - got);  // NaN too
+    error += (want - got) * (want - got), size += want * want;
+    outputs.emplace_back(want, got);
   };
   for (int m = 0; m < c.tokens; ++m) {
     double total_squares = 0;
@@ -161,20 +164,24 @@ double run_case(const Case& c, std::mt19937& random) {
       if (!(std::abs(got / total_squares - 1) < 1e-4)) worst = 2;
     }
   }
-  if (!(largest < 0.1 * std::sqrt(size / count))) worst = 1;
+  const double usual = std::sqrt(size / outputs.size());
+  for (const auto& [want, got] : outputs) {
+    if (!(std::abs(want - got) < 0.15 * (usual + std::abs(want)))) worst = 1;  // NaN too
+  }
   return worst > 0 ? 100 * worst : std::sqrt(error / size);
 }
 
 int run_checks() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
-  for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+  for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
     for (int tokens : {1, 3, 5, 8, 9, 16}) {
       const std::vector<Case> cases = {{form, 576, tokens, {576, 192, 192}, LinearOut::kStore},
                                        {form, 1536, tokens, {520}, LinearOut::kResidual},
                                        {form, 64, tokens, {3000}, LinearOut::kStore},
                                        {form, 1056, tokens, {300, 300}, LinearOut::kGated}};
       double worst = 0;
+      if (form == WeightForm::kFp8) worst = run_case({form, 1056, tokens, {300, 40}, LinearOut::kStore, true}, random);
       for (const Case& c : cases) worst = std::max(worst, run_case(c, random));
       if (!(worst < 1e-2)) failed++, std::printf("FAIL ");
       std::printf("check linear %-5s %2d tokens: relative error %.2e\n", form_name(form), tokens, worst);
@@ -218,7 +225,7 @@ void run_bench() {
           p.num_matrices = parts;
           for (int part = 0; part < parts; ++part) {
             p.matrix[part] = {form, base + part * rows * row_value_bytes(form, s.cols),
-                              base + s.rows * row_value_bytes(form, s.cols) + part * rows * row_scale_bytes(form, s.cols), nullptr, nullptr,
+                              base + s.rows * row_value_bytes(form, s.cols) + part * rows * row_scale_bytes(form, s.cols), nullptr, nullptr, nullptr,
                               rows, s.cols};
           }
           all.back().push_back(p);

@@ -14,6 +14,8 @@ namespace {
 WeightForm form_of(Format format) {
   switch (format) {
     case Format::kBF16: return WeightForm::kBf16;
+    case Format::kF16: return WeightForm::kF16;
+    case Format::kF8E4M3: return WeightForm::kFp8;
     case Format::kQ4_0: case Format::kQ4_1: case Format::kQ4_K: return WeightForm::kInt4;
     default: return WeightForm::kInt8;
   }
@@ -22,8 +24,9 @@ WeightForm form_of(Format format) {
 Matrix matrix_of(const Weight& w) {
   const WeightForm form = form_of(w.format);
   const auto* base = static_cast<const std::byte*>(w.data);
-  return {.form = form, .values = base, .scales = base + scales_offset(form, w.rows, w.cols), .row_scale = nullptr,
-          .bias = w.bias, .rows = static_cast<int>(w.rows), .cols = static_cast<int>(w.cols)};
+  const bool per_row = w.scale_cols == w.cols;
+  return {.form = form, .values = base, .scales = base + scales_offset(form, w.rows, w.cols),
+          .row_scale = per_row ? w.scale : nullptr, .block_scale = per_row ? nullptr : w.scale, .bias = w.bias, .rows = static_cast<int>(w.rows), .cols = static_cast<int>(w.cols)};
 }
 
 // What a step is made of; the host knows all of it before the launch.
@@ -132,11 +135,9 @@ Expected<CudaShape> CudaBackend::shape_of(const BlockList& blocks, const StepLim
     if (const auto* in = std::get_if<AttnInBlock>(&block)) {
       for (const Weight* w : {&in->q, &in->k, &in->v}) quantised(*w);
     } else if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
-      if (out->o.bias != nullptr) return refuse("a bias of the attention's output projection");
       quantised(out->o), s.has_post_norm |= out->post_norm.weight != nullptr;
     } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
       for (const Weight* w : {&mlp->gate, &mlp->up, &mlp->down}) {
-        if (w->bias != nullptr) return refuse("a bias within the MLP");
         quantised(*w);
       }
       s.has_post_norm |= mlp->post_norm.weight != nullptr;
@@ -402,7 +403,9 @@ void CudaBackend::residual(const Weight& w, const Norm& post_norm, const __nv_bf
     linear(p, stream);
     num_squares_ = after ? 1 : linear_ctas(p, device_.sm_count());
   } else {
-    gemm(in, step.num_tokens, w, after ? scratch_->y : scratch_->x, true, hidden, !after, stream);
+    float* out = after ? scratch_->y : scratch_->x;
+    gemm(in, step.num_tokens, w, out, true, hidden, !after, stream);
+    if (w.bias != nullptr) CUDA_CHECK(add_bias(out, step.num_tokens, hidden, w.bias, stream));
   }
   if (after) CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, scratch_->x, next, stream));
 }
@@ -423,7 +426,7 @@ void CudaBackend::run(const MlpBlock& b, const StepShape& step, size_t index, cu
     CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(b.gate.cols), b.norm.weight, b.norm.eps, scratch_->normed, stream));
     gemm(scratch_->normed, step.num_tokens, b.gate, scratch_->gate_up, false, 2 * width, false, stream);
     gemm(scratch_->normed, step.num_tokens, b.up, scratch_->gate_up + width, false, 2 * width, false, stream);
-    CUDA_CHECK(gate(scratch_->gate_up, step.num_tokens, width, gelu, scratch_->gated, stream));
+    CUDA_CHECK(gate(scratch_->gate_up, step.num_tokens, width, gelu, b.gate.bias, b.up.bias, scratch_->gated, stream));
   }
   residual(b.down, b.post_norm, scratch_->gated, step, index, stream);
 }

@@ -22,20 +22,25 @@ namespace tailrace::cuda {
 namespace {
 
 constexpr int kGroupRows = 16, kWarps = 8, kThreads = kWarps * 32, kMaxSlots = 8;
+constexpr float kHalfFactor = 16.0f;
 
 // ---- Weight forms ------------------------------------------------------------------------------------------------
 // A ring slot holds 128 bytes of each row. A lane's load of 16 of them gives kValues consecutive values; pairs(j) gives eight
-// of those, from 8 j on, as bf16 pairs. kGranule: columns that a warp's share is a multiple of, so that scales are aligned.
+// of those, from 8 j on, as pairs for the tensor cores: bf16 as it is stored, everything else as f16, which holds e4m3 and
+// integers exactly. x is bf16; for f16 a warp rewrites its slice, 1/16 of its size so that no activation is too large.
 
 __host__ __device__ constexpr int padded_scales(int bytes) { return (bytes + 15) / 16 * 16; }  // copies move 16 bytes
+
+__device__ __forceinline__ uint32_t bits_of(__half2 v) { return *reinterpret_cast<const uint32_t*>(&v); }
+__device__ __forceinline__ __half2 halves_of(uint32_t v) { return *reinterpret_cast<const __half2*>(&v); }
 
 template <WeightForm F>
 struct Form;
 
 template <>
 struct Form<WeightForm::kBf16> {
-  static constexpr int kValues = 8, kGranule = 32;
-  static constexpr float kFactor = 1.0f;
+  static constexpr int kValues = 8;
+  static constexpr bool kHalf = false;
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols * 2; }
   static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
   struct Piece {
@@ -43,85 +48,76 @@ struct Form<WeightForm::kBf16> {
     __device__ __forceinline__ Piece(const uint4& v, const char*, int) : v(v) {}
     __device__ __forceinline__ void pairs(int, uint32_t (&w)[4]) const { w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w; }
   };
-  static __device__ __forceinline__ uint4 scaled(const uint4& x) { return x; }
 };
 
-// The seven bits of exponent and mantissa of an e4m3 value, moved four up, are a bf16 of 2^-120 its size, subnormals
-// included. x takes 2^100 of that and the sums the rest, so that nothing leaves the range of normal numbers.
+template <>
+struct Form<WeightForm::kF16> : Form<WeightForm::kBf16> {
+  static constexpr bool kHalf = true;
+};
+
 template <>
 struct Form<WeightForm::kFp8> {
-  static constexpr int kValues = 16, kGranule = 32;
-  static constexpr float kFactor = 0x1p20f;
+  static constexpr int kValues = 16;
+  static constexpr bool kHalf = true;
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols; }
   static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
-  static __device__ __forceinline__ uint32_t spread(uint32_t bytes) {  // e4m3 in bytes 1 and 3
-    return ((bytes & 0x7f007f00u) >> 4) | (bytes & 0x80008000u);
-  }
   struct Piece {
     uint32_t v[4];
     __device__ __forceinline__ Piece(const uint4& v, const char*, int) : v{v.x, v.y, v.z, v.w} {}
     __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
-      w[0] = spread(v[2 * j] << 8), w[1] = spread(v[2 * j]), w[2] = spread(v[2 * j + 1] << 8), w[3] = spread(v[2 * j + 1]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(w[i]) : "h"(static_cast<uint16_t>(v[2 * j + i / 2] >> (16 * (i % 2)))));
+      }
     }
   };
-  static __device__ __forceinline__ uint32_t scaled(uint32_t x) {
-    const __nv_bfloat162 y = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x), __float2bfloat162_rn(0x1p100f));
-    return *reinterpret_cast<const uint32_t*>(&y);
-  }
-  static __device__ __forceinline__ uint4 scaled(const uint4& x) { return {scaled(x.x), scaled(x.y), scaled(x.z), scaled(x.w)}; }
 };
 
 template <>
 struct Form<WeightForm::kInt4> {
-  static constexpr int kValues = 32, kGranule = 128;
-  static constexpr float kFactor = 1.0f;
+  static constexpr int kValues = 32;
+  static constexpr bool kHalf = true;
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols / 2; }
   static __host__ __device__ constexpr int scale_bytes(int cols) { return padded_scales(cols / 32 * 4); }
   struct Piece {  // one block
     uint32_t v[4];
-    float d, m;
+    __half2 d, m;
     __device__ __forceinline__ Piece(const uint4& v, const char* scales, int piece) : v{v.x, v.y, v.z, v.w} {
-      const float2 s = __half22float2(*reinterpret_cast<const __half2*>(scales + piece * 4));
-      d = s.x, m = s.y - 128.0f * s.x;
+      const __half2 s = *reinterpret_cast<const __half2*>(scales + piece * 4);
+      d = __low2half2(s), m = __high2half2(s);
     }
     __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t q = ((v[j] >> (4 * i)) & 0x000f000fu) | 0x43004300u;  // 128 + q as bf16
-        w[i] = ptx::pack_bf16(fmaf(__uint_as_float(q << 16), d, m), fmaf(__uint_as_float(q & 0xffff0000u), d, m));
+        const __half2 q = halves_of(((v[j] >> (4 * i)) & 0x000f000fu) | 0x64006400u);  // 1024 + q
+        w[i] = bits_of(__hfma2(__hsub2(q, __float2half2_rn(1024.0f)), d, m));
       }
     }
   };
-  static __device__ __forceinline__ uint4 scaled(const uint4& x) { return x; }
 };
 
 template <>
 struct Form<WeightForm::kInt8> {
-  static constexpr int kValues = 16, kGranule = 64;
-  static constexpr float kFactor = 1.0f;
+  static constexpr int kValues = 16;
+  static constexpr bool kHalf = true;
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols; }
   static __host__ __device__ constexpr int scale_bytes(int cols) { return padded_scales(cols / 32 * 8); }
   struct Piece {  // half a block
     uint32_t v[4];
-    float d, m;
-    __device__ __forceinline__ Piece(const uint4& v, const char* scales, int piece) : v{v.x, v.y, v.z, v.w} {
+    __half2 d, m;
+    __device__ __forceinline__ Piece(const uint4& v, const char* scales, int piece) : v{v.x ^ kFlip, v.y ^ kFlip, v.z ^ kFlip, v.w ^ kFlip} {
       const auto* s = reinterpret_cast<const __half*>(scales + piece / 2 * 8);
-      const float scale = __half2float(s[piece % 2]);
-      d = 128.0f * scale, m = __half2float(s[2]) - (32768.0f + 128.0f) * scale;
+      d = __half2half2(s[piece % 2]), m = __half2half2(s[2]);
     }
-    // q + 128 in bits 8 to 15 of the float 256: 256 + (q + 128) / 128, exactly.
-    __device__ __forceinline__ float value(uint32_t word, int byte) const {
-      return fmaf(__uint_as_float(__byte_perm(word ^ 0x80808080u, 0x43800000u, 0x7604 | byte << 4)), d, m);
-    }
+    static constexpr uint32_t kFlip = 0x80808080u;  // q + 128
     __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t word = v[2 * j + i / 2];
-        w[i] = ptx::pack_bf16(value(word, i % 2 * 2), value(word, i % 2 * 2 + 1));
+        const __half2 q = halves_of(__byte_perm(v[2 * j + i / 2], 0x64646464u, i % 2 == 0 ? 0x4140 : 0x4342));  // 1024 + 128 + q
+        w[i] = bits_of(__hfma2(__hsub2(q, __float2half2_rn(1152.0f)), d, m));
       }
     }
   };
-  static __device__ __forceinline__ uint4 scaled(const uint4& x) { return x; }
 };
 
 constexpr int kRowBytes = 128;  // of a slot
@@ -136,6 +132,7 @@ __device__ __forceinline__ int x_piece(int token, int piece) {
 
 template <WeightForm F, int NT>
 struct Config {
+  static_assert(F != WeightForm::kFp8 || 8 * Form<F>::kValues == kScaleBlock);  // a slice has one block scale
   static constexpr int kTokens = NT * 8;
   static constexpr int kGroups = NT == 1 ? 1 : 2;  // of 16 rows: x is read once for all of them
   static constexpr int kTileRows = kGroups * kGroupRows;
@@ -197,17 +194,17 @@ struct Stream {
   const LinearParams& p;
   char* ring;      // of this warp
   int lane, cols;
-  int begin, end;  // columns of the warp
+  int begin;       // first column of the warp: slices are dealt in turn, so that the warps read whole kilobytes of a row together
   int slices;      // of a tile
   const char* from[kCopies];                                  // this lane's piece of each of its rows, at `begin`; null: no such row
   const char* scales_from[kScaleCopies > 0 ? kScaleCopies : 1];
 
   __device__ Stream(const LinearParams& p, char* ring, int warp, int lane) : p(p), ring(ring), lane(lane), cols(p.matrix[0].cols) {
-    const int granules = (cols + Form<F>::kGranule - 1) / Form<F>::kGranule;
-    begin = min(cols, granules * warp / kWarps * Form<F>::kGranule);
-    end = min(cols, granules * (warp + 1) / kWarps * Form<F>::kGranule);
-    slices = (end - begin + C::kSlice - 1) / C::kSlice;
+    begin = warp * C::kSlice;
+    slices = begin < cols ? (cols - begin - 1) / (kWarps * C::kSlice) + 1 : 0;
   }
+  // Columns from the slice's first to the row's end.
+  __device__ int left(int slice) const { return cols - begin - slice * (kWarps * C::kSlice); }
   __device__ char* slot(int i) const { return ring + i * C::slot_bytes(p.tokens); }
 
   __device__ void set_tile(int tile) {
@@ -230,33 +227,55 @@ struct Stream {
     }
   }
   __device__ __forceinline__ void load_weights(char* slot, int slice) const {
-    const bool whole = Form<F>::value_bytes(end - begin - slice * C::kSlice) > lane % 8 * 16;
+    const bool whole = Form<F>::value_bytes(left(slice)) > lane % 8 * 16;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int r = i * 4 + lane / 8;
       const bool real = whole && from[i] != nullptr;
-      ptx::copy_16(slot + r * kRowBytes + ((lane % 8) ^ weight_swizzle(r)) * 16, real ? from[i] + slice * kRowBytes : reinterpret_cast<const char*>(p.x), real);
+      ptx::copy_16(slot + r * kRowBytes + ((lane % 8) ^ weight_swizzle(r)) * 16, real ? from[i] + slice * (kWarps * kRowBytes) : reinterpret_cast<const char*>(p.x), real);
     }
     if constexpr (kScalePieces > 0) {
 #pragma unroll
       for (int i = 0; i < kScaleCopies; ++i) {
         const int at = i * 32 + lane;
-        const bool real = scales_from[i] != nullptr && Form<F>::scale_bytes(end - begin - slice * C::kSlice) > at % kScalePieces * 16;
+        const bool real = scales_from[i] != nullptr && Form<F>::scale_bytes(left(slice)) > at % kScalePieces * 16;
         if (at < C::kTileRows * kScalePieces) {
-          ptx::copy_16(slot + C::kScalesAt + at * 16, real ? scales_from[i] + slice * C::kScaleRow : reinterpret_cast<const char*>(p.x), real);
+          ptx::copy_16(slot + C::kScalesAt + at * 16, real ? scales_from[i] + slice * (kWarps * C::kScaleRow) : reinterpret_cast<const char*>(p.x), real);
         }
       }
     }
   }
   __device__ __forceinline__ void load_tokens(char* slot, int slice) const {
     constexpr int kPieces = C::kXRow / 16;
-    const int k = begin + slice * C::kSlice, pieces = (end - k) / 8;
+    const int k = cols - left(slice), pieces = left(slice) / 8;
     for (int i = lane; i < p.tokens * kPieces; i += 32) {
       const int m = i / kPieces, piece = i % kPieces;
-      if (piece < pieces) ptx::copy_16(slot + C::kXAt + m * C::kXRow + x_piece<Form<F>::kValues>(m, piece) * 16, p.x + int64_t{m} * cols + k + piece * 8, true);
+      const bool real = piece < pieces;  // beyond the row's end zeros: a weight of zero times garbage may be no number
+      ptx::copy_16(slot + C::kXAt + m * C::kXRow + x_piece<Form<F>::kValues>(m, piece) * 16, real ? p.x + int64_t{m} * cols + k + piece * 8 : p.x, real);
+    }
+  }
+
+  // x of a slot from bf16 to f16, divided by kHalfFactor.
+  __device__ __forceinline__ void halve_tokens(char* slot) const {
+    auto* x = reinterpret_cast<uint2*>(slot + C::kXAt);
+    for (int i = lane; i < p.tokens * C::kXRow / 8; i += 32) {
+      const uint2 v = x[i];
+      const auto half_pair = [](uint32_t pair) {
+        return bits_of(__floats2half2_rn(__uint_as_float(pair << 16) * (1 / kHalfFactor), __uint_as_float(pair & 0xffff0000u) * (1 / kHalfFactor)));
+      };
+      x[i] = {half_pair(v.x), half_pair(v.y)};
     }
   }
 };
+
+template <bool kHalf>
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (kHalf) {
+    ptx::mma_f16(c, a, b0, b1);
+  } else {
+    ptx::mma_bf16(c, a, b0, b1);
+  }
+}
 
 __device__ __forceinline__ float activate(float v, bool gelu) {
   if (!gelu) return v / (1.0f + __expf(-v));
@@ -346,18 +365,32 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
 #pragma unroll
       for (int o = 16; o > 0; o >>= 1) total += __shfl_xor_sync(~0u, total, o);
     }
-    if (lane == 0) factor[m] = Form<F>::kFactor * (p.squares != nullptr ? rsqrtf(total / static_cast<float>(stream.cols) + p.eps) : 1.0f);
+    if (lane == 0) factor[m] = (Form<F>::kHalf ? kHalfFactor : 1.0f) * (p.squares != nullptr ? rsqrtf(total / static_cast<float>(stream.cols) + p.eps) : 1.0f);
   }
 
   const int g = lane / 4, c = lane % 4;
   float squares[C::kSteps] = {};
   for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
-    float sums[C::kGroups][NT][4] = {};
+    float sums[C::kGroups][NT][2][4] = {};  // of the even and the odd products: two chains hide each other's latency
+    float scaled[C::kGroups][NT][4] = {};   // where blocks of columns have scales
+    const float* block_scales[C::kGroups][2] = {};
+    if (F == WeightForm::kFp8 && p.matrix[0].block_scale != nullptr) {
+#pragma unroll
+      for (int i = 0; i < C::kGroups * 2; ++i) {
+        const RowPlace place = row_place(p, C::kTileRows, tile, i / 2 * kGroupRows + i % 2 * 8 + g);
+        const int blocks = (stream.cols + kScaleBlock - 1) / kScaleBlock;
+        if (place.matrix != nullptr) block_scales[i / 2][i % 2] = place.matrix->block_scale + int64_t{place.row} * blocks + warp;
+      }
+    }
     for (int slice = 0; slice < stream.slices; ++slice) {
       wait_for_slot(slots);
       __syncwarp();
       char* base = stream.slot(slot);
-      const int count = stream.end - stream.begin - slice * C::kSlice;
+      if constexpr (Form<F>::kHalf) {
+        stream.halve_tokens(base);
+        __syncwarp();
+      }
+      const int count = stream.left(slice);
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
         constexpr int kValues = Form<F>::kValues;
@@ -377,12 +410,20 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
             const uint32_t a0[4] = {a[0], b[0], a[1], b[1]}, a1[4] = {a[2], b[2], a[3], b[3]};
 #pragma unroll
             for (int t = 0; t < NT; ++t) {
-              const uint4 x = Form<F>::scaled(*reinterpret_cast<const uint4*>(
-                  base + C::kXAt + (t * 8 + g) * C::kXRow + x_piece<kValues>(g, piece * (kValues / 8) + j) * 16));
-              ptx::mma_bf16(sums[group][t], a0, x.x, x.y);
-              ptx::mma_bf16(sums[group][t], a1, x.z, x.w);
+              const uint4 x = *reinterpret_cast<const uint4*>(base + C::kXAt + (t * 8 + g) * C::kXRow + x_piece<kValues>(g, piece * (kValues / 8) + j) * 16);
+              multiply<Form<F>::kHalf>(sums[group][t][0], a0, x.x, x.y);
+              multiply<Form<F>::kHalf>(sums[group][t][1], a1, x.z, x.w);
             }
           }
+        }
+      }
+      if (F == WeightForm::kFp8 && p.matrix[0].block_scale != nullptr) {
+#pragma unroll
+        for (int i = 0; i < C::kGroups * NT * 4; ++i) {
+          const int group = i / 4 / NT, t = i / 4 % NT, e = i % 4;
+          const float* scale = block_scales[group][e / 2];
+          if (scale != nullptr) scaled[group][t][e] += scale[slice * kWarps] * (sums[group][t][0][e] + sums[group][t][1][e]);
+          sums[group][t][0][e] = sums[group][t][1][e] = 0;
         }
       }
       __syncwarp();
@@ -399,8 +440,10 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
     for (int i = 0; i < C::kGroups * NT; ++i) {
       const int group = i / NT, t = i % NT;
       float* at = join + (warp * C::kTileRows + group * kGroupRows + g) * C::kJoinStride + t * 8 + c * 2;
-      at[0] = sums[group][t][0], at[1] = sums[group][t][1];
-      at[8 * C::kJoinStride] = sums[group][t][2], at[8 * C::kJoinStride + 1] = sums[group][t][3];
+      float total[4];
+      for (int e = 0; e < 4; ++e) total[e] = sums[group][t][0][e] + sums[group][t][1][e] + scaled[group][t][e];
+      at[0] = total[0], at[1] = total[1];
+      at[8 * C::kJoinStride] = total[2], at[8 * C::kJoinStride + 1] = total[3];
     }
     __syncthreads();
     finish<C>(p, join, factor, tile, thread, squares);
@@ -431,18 +474,21 @@ int num_ctas(const LinearParams& p, int num_sms) {
 
 template <class C, typename Kernel>
 cudaError_t launch(Kernel kernel, const LinearParams& p, int num_sms, cudaStream_t stream) {
-  const int slots = C::slots(p.tokens);
+  // A short sequence leaves room for the next kernel to fill its rings beside.
+  const int ctas = num_ctas<C>(p, num_sms), tiles = num_tiles_of(p);
+  const int slices = (tiles + ctas - 1) / ctas * ((p.matrix[0].cols + kWarps * C::kSlice - 1) / (kWarps * C::kSlice));
+  const int slots = std::min(C::slots(p.tokens), std::max(3, slices / 2));
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(num_ctas<C>(p, num_sms));
+  config.gridDim = dim3(ctas);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = C::shared_bytes(p.tokens, slots);
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, p, num_tiles_of(p), slots);
+  return cudaLaunchKernelEx(&config, kernel, p, tiles, slots);
 }
 
 // Calls fn(Config, kernel) of the form and the number of tokens.
@@ -456,6 +502,7 @@ auto dispatch(const LinearParams& p, const Fn& fn) {
     case WeightForm::kFp8: return by_tokens.template operator()<WeightForm::kFp8>();
     case WeightForm::kInt4: return by_tokens.template operator()<WeightForm::kInt4>();
     case WeightForm::kInt8: return by_tokens.template operator()<WeightForm::kInt8>();
+    case WeightForm::kF16: return by_tokens.template operator()<WeightForm::kF16>();
     default: return by_tokens.template operator()<WeightForm::kBf16>();
   }
 }
@@ -463,7 +510,7 @@ auto dispatch(const LinearParams& p, const Fn& fn) {
 }  // namespace
 
 cudaError_t prepare_linear() {
-  for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+  for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
     for (int tokens : {8, 16}) {
       LinearParams p;
       p.matrix[0].form = form;

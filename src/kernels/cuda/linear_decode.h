@@ -15,7 +15,8 @@ struct Matrix {
   WeightForm form = WeightForm::kBf16;
   const void* values = nullptr;
   const void* scales = nullptr;      // block formats
-  const float* row_scale = nullptr;  // [rows] or null
+  const float* row_scale = nullptr;    // [rows] or null
+  const float* block_scale = nullptr;  // kFp8: [rows][ceil(cols / kScaleBlock)] or null
   const float* bias = nullptr;       // [rows] or null
   int rows = 0, cols = 0;            // cols a multiple of 32
 };
@@ -26,6 +27,7 @@ enum class LinearOut : uint8_t {
   kGated,     // gated[m][n] = act(gate) * up                                    bf16; matrix[0] is gate, matrix[1] is up
 };
 
+inline constexpr int kScaleBlock = 128;  // columns that a block scale covers
 inline constexpr int kMaxLinearTokens = 16;
 inline constexpr int kMaxLinearMatrices = 3;
 inline constexpr int kMaxSquareParts = 512;  // CTAs that leave partial sums of squares

@@ -238,7 +238,10 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
   __syncthreads();
   const auto slot = static_cast<int64_t>(step % static_cast<uint64_t>(p.ring));
   auto* out = reinterpret_cast<uint32_t*>(p.sampled_ring + slot * p.ring_stride + row);
-  if (threadIdx.x < 3 + 2 * num_top) out[threadIdx.x] = s.out[threadIdx.x];
+  if (threadIdx.x < 3 + 2 * num_top) {
+    out[threadIdx.x] = s.out[threadIdx.x];
+    __threadfence_system();  // the host reads it when it sees the step's stamp, which another SM writes
+  }
   if (threadIdx.x == 0 && r.kv_len < p.state.log_stride) {
     p.state.token_log[r.slot * p.state.log_stride + r.kv_len] = id;
   }

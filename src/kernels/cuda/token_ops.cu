@@ -112,7 +112,6 @@ __global__ void __launch_bounds__(512) begin_kernel(const __grid_constant__ Begi
 }
 
 __global__ void end_kernel(const StepState* state, StepStamp* stamps) {
-  enter();
   StepStamp& stamp = stamps[state->launch % kStagingRing];
   stamp.begun_ns = state->begun_ns;
   stamp.done_ns = ptx::globaltimer_ns();
@@ -143,8 +142,14 @@ __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, floa
     const auto* b = reinterpret_cast<const __nv_bfloat16*>(&v);
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[i] = __bfloat162float(b[i]);
+  } else if (m.form == WeightForm::kF16) {
+    const uint4 v = *reinterpret_cast<const uint4*>(values + (row * m.cols + k) * 2);
+    const auto* h = reinterpret_cast<const __half*>(&v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[i] = __half2float(h[i]);
   } else if (m.form == WeightForm::kFp8) {
-    const float scale = m.row_scale != nullptr ? m.row_scale[row] : 1.0f;
+    const int blocks = (m.cols + kScaleBlock - 1) / kScaleBlock;
+    const float scale = m.row_scale != nullptr ? m.row_scale[row] : m.block_scale != nullptr ? m.block_scale[row * blocks + k / kScaleBlock] : 1.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const auto byte = static_cast<uint8_t>(values[row * m.cols + k / 4 * 4 + i / 4 * 4 + fp8_position(i % 4)]);
@@ -306,7 +311,8 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __gr
 
 // ---- Elementwise -------------------------------------------------------------------------------------------------
 
-__global__ void __launch_bounds__(kThreads) gate_kernel(const __nv_bfloat16* gate_up, int64_t count, int width, bool gelu, __nv_bfloat16* out) {
+__global__ void __launch_bounds__(kThreads) gate_kernel(const __nv_bfloat16* gate_up, int64_t count, int width, bool gelu, const float* gate_bias, const float* up_bias,
+                                                        __nv_bfloat16* out) {
   enter();
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (i >= count) return;
@@ -317,11 +323,17 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __nv_bfloat16* gat
   float v[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const float a = __bfloat162float(g[j]);
+    const float a = __bfloat162float(g[j]) + (gate_bias != nullptr ? gate_bias[k + j] : 0.0f);
+    const float b = __bfloat162float(u[j]) + (up_bias != nullptr ? up_bias[k + j] : 0.0f);
     const float act = gelu ? 0.5f * a * (1.0f + tanhf(0.7978845608f * (a + 0.044715f * a * a * a))) : a / (1.0f + __expf(-a));
-    v[j] = act * __bfloat162float(u[j]);
+    v[j] = act * b;
   }
   store_bf16(out + i, v);
+}
+
+__global__ void __launch_bounds__(kThreads) bias_kernel(float* x, int width, const float* bias) {
+  enter();
+  for (int k = threadIdx.x; k < width; k += kThreads) x[int64_t{blockIdx.x} * width + k] += bias[k];
 }
 
 __global__ void __launch_bounds__(kThreads) cap_kernel(float* x, int64_t count, float cap) {
@@ -345,7 +357,11 @@ int blocks_for(int64_t items) { return static_cast<int>((items + kThreads - 1) /
 }  // namespace
 
 cudaError_t begin_step(const BeginParams& p, cudaStream_t stream) { return launch(begin_kernel, 1, 512, stream, p); }
-cudaError_t end_step(const StepState* state, StepStamp* stamps, cudaStream_t stream) { return launch(end_kernel, 1, 1, stream, state, stamps); }
+// Launched without overlap: all memory of the kernels before must be where the host sees it.
+cudaError_t end_step(const StepState* state, StepStamp* stamps, cudaStream_t stream) {
+  end_kernel<<<1, 1, 0, stream>>>(state, stamps);
+  return cudaGetLastError();
+}
 
 cudaError_t embed(const StepRows& rows, const RowStateView& state, const Matrix& table, float scale, float* x, const NextNorm& next,
                   cudaStream_t stream) {
@@ -365,9 +381,13 @@ cudaError_t finish_qkv(const StepRows& rows, const QkvParams& p, cudaStream_t st
   const int64_t units = int64_t{rows.num_tokens} * (p.q_heads + 2 * p.kv_heads);
   return launch(qkv_kernel, static_cast<int>((units + kWarps - 1) / kWarps), kThreads, stream, rows, p);
 }
-cudaError_t gate(const __nv_bfloat16* gate_up, int tokens, int width, bool gelu, __nv_bfloat16* out, cudaStream_t stream) {
+cudaError_t gate(const __nv_bfloat16* gate_up, int tokens, int width, bool gelu, const float* gate_bias, const float* up_bias,
+                 __nv_bfloat16* out, cudaStream_t stream) {
   const int64_t count = int64_t{tokens} * width;
-  return launch(gate_kernel, blocks_for(count / 8), kThreads, stream, gate_up, count, width, gelu, out);
+  return launch(gate_kernel, blocks_for(count / 8), kThreads, stream, gate_up, count, width, gelu, gate_bias, up_bias, out);
+}
+cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStream_t stream) {
+  return launch(bias_kernel, tokens, kThreads, stream, x, width, bias);
 }
 cudaError_t soft_cap(float* x, int64_t count, float cap, cudaStream_t stream) {
   return launch(cap_kernel, std::min(blocks_for(count), 1024), kThreads, stream, x, count, cap);

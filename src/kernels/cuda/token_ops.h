@@ -88,8 +88,12 @@ struct QkvParams {
 };
 cudaError_t finish_qkv(const StepRows& rows, const QkvParams& params, cudaStream_t stream);
 
-// out = bf16(act(gate) * up); gate_up [tokens][2 * width]: gate, then up.
-cudaError_t gate(const __nv_bfloat16* gate_up, int tokens, int width, bool gelu, __nv_bfloat16* out, cudaStream_t stream);
+// out = bf16(act(gate) * up); gate_up [tokens][2 * width]: gate, then up, each with its bias [width] or null to add.
+cudaError_t gate(const __nv_bfloat16* gate_up, int tokens, int width, bool gelu, const float* gate_bias, const float* up_bias,
+                 __nv_bfloat16* out, cudaStream_t stream);
+
+// x[token] += bias [width]
+cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStream_t stream);
 
 // x = cap * tanh(x / cap)
 cudaError_t soft_cap(float* x, int64_t count, float cap, cudaStream_t stream);

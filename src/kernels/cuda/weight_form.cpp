@@ -177,8 +177,9 @@ Expected<WeightForm> weight_form(const TensorView& tensor) {
     case Format::kQ6_K:
     case Format::kQ8_0:
       return WeightForm::kInt8;
-    case Format::kF32:
     case Format::kF16:
+      return WeightForm::kF16;
+    case Format::kF32:
       break;
   }
   return refuse(std::string("the CUDA backend does not compute on ") + traits.name +
