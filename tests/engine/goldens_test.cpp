@@ -173,8 +173,7 @@ std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, int
 
 INSTANTIATE_TEST_SUITE_P(Models, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenModels), ::testing::Range(0, 4)),
                          case_name);
-// The CPU kernels do not compute on 8-bit floats.
-INSTANTIATE_TEST_SUITE_P(Fp8, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenFp8), ::testing::Values(0)),
+INSTANTIATE_TEST_SUITE_P(Fp8, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenFp8), ::testing::Range(0, 4)),
                          case_name);
 
 }  // namespace

@@ -151,24 +151,12 @@ TEST_F(Qnt1, scales_of_activations_are_named_as_unused_with_the_reason) {
                                                "*.v_scale (the KV cache is BF16; 2 tensors)"}));
 }
 
-TEST_F(Qnt1, the_fused_kernels_of_the_cpu_refuse_8_bit_floats_by_name) {
-  open("fp8_channel");
-  ASSERT_EQ(load(), "");
-  RequestQueue queue(4);
-  EngineStatus status;
-  auto host = EngineHost::create(test_setup(directory_.path(), "cpu"), queue, status, nullptr);
-  ASSERT_FALSE(host.has_value());
-  EXPECT_EQ(host.error().code(), StatusCode::kUnsupported);
-  EXPECT_NE(host.error().message().find("q_proj.weight: the CPU kernels do not compute on F8_E4M3"), std::string::npos)
-      << host.error().message();
-}
-
 // Nothing but config.json: values and scales of a size that keeps logits finite and apart.
 TEST_F(Qnt1, dummy_weights_are_quantised_as_the_configuration_says) {
   for (const char* golden : {"fp8_channel", "fp8_block"}) {
     open(golden);
     ASSERT_EQ(load(), "");
-    EngineSetup setup = test_setup(directory_.path(), "reference");
+    EngineSetup setup = test_setup(directory_.path());
     setup.dummy_weights = true;
     setup.dummy_seed = 3;
     TestEngine engine(setup);

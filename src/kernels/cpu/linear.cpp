@@ -60,8 +60,9 @@ void linear(const Weight& weight, const void* input, int64_t m, int64_t tile_beg
   CHECK(tile_begin >= 0 && tile_end <= num_tiles(weight.rows));
   if (m <= 0 || tile_begin >= tile_end) return;
   const uint8_t* data = static_cast<const uint8_t*>(weight.data);
-  kernels().linear({weight.format, data, weight.rows, weight.cols, weight.bias, input, m, tile_begin, tile_end, y,
-                    y_stride});
+  CHECK(weight.format != Format::kF8E4M3 || weight.scale != nullptr);
+  kernels().linear({weight.format, data, weight.rows, weight.cols, weight.bias, weight.scale, weight.scale_cols, input, m,
+                    tile_begin, tile_end, y, y_stride});
 }
 
 const char* isa_name() { return kernels().name; }

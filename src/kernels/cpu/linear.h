@@ -15,16 +15,13 @@ namespace tailrace::cpu {
 // The form of the activations that a weight format multiplies.
 enum class InputKind : uint8_t {
   kInt8,  // quantised formats: blocks of 32 int8 with fp32 scale and block sums
-  kF32,   // F32, F16 and BF16
+  kF32,   // F32, F16, BF16 and F8_E4M3
 };
 InputKind input_kind(Format format);
-// Formats that these kernels multiply: all but 8-bit floats, which need scales by row or by 128 columns.
-constexpr bool computes_on(Format format) { return format != Format::kF8E4M3; }
 
 // Output rows of one tile: work is handed to threads in tiles; the last may be partial.
 inline constexpr int kRowTile = 16;
 
-// kUnsupported for a format that computes_on does not name.
 Expected<size_t> packed_bytes(const TensorView& tensor);
 // Undoes rope_interleaved by permuting rows. dst is 64-byte aligned.
 Status pack(const TensorView& tensor, void* dst);

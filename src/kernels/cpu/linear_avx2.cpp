@@ -38,6 +38,14 @@ struct Avx2 {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
   }
+  // Exponent and mantissa at a float's place are 2^-120 of the value, subnormals included. NaN reads as 480.
+  static __m256 e4m3_8(const uint8_t* p) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(bytes_8(p));
+    const __m256i magnitude = _mm256_slli_epi32(_mm256_and_si256(bytes, _mm256_set1_epi32(0x7f)), 20);
+    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bytes, _mm256_set1_epi32(0x80)), 24);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(magnitude, sign)), _mm256_set1_ps(0x1p120f));
+  }
+  static V load_e4m3(const uint8_t* p) { return {e4m3_8(p), e4m3_8(p + 8)}; }
   static __m128i bytes_8(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
   static void store(float* p, V x) {
     _mm256_storeu_ps(p, x.a);

@@ -29,6 +29,13 @@ struct Avx512 {
   static V load_half(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  // Exponent and mantissa at a float's place are 2^-120 of the value, subnormals included. NaN reads as 480.
+  static V load_e4m3(const uint8_t* p) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(bytes_16(p));
+    const __m512i magnitude = _mm512_slli_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(0x7f)), 20);
+    const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(bytes, _mm512_set1_epi32(0x80)), 24);
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(magnitude, sign)), _mm512_set1_ps(0x1p120f));
+  }
   static __m128i bytes_16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
   static void store(float* p, V x) { _mm512_storeu_ps(p, x); }
   static void store_n(float* p, V x, int n) { _mm512_mask_storeu_ps(p, first(n), x); }

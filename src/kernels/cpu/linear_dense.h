@@ -1,4 +1,4 @@
-// The dense half of the linear kernels (F32, F16, BF16), over the Isa of linear_kernels.h, and the choice by format.
+// The dense half of the linear kernels (F32, F16, BF16, F8_E4M3), over the Isa of linear_kernels.h, and the choice by format.
 // Included by per-ISA files only.
 #pragma once
 
@@ -11,28 +11,30 @@ namespace {
 template <Format F>
 constexpr int kStep = F == Format::kBF16 ? 2 : 1;
 template <Format F>
-constexpr size_t kStepBytes = F == Format::kF16 ? 2 * kTile : 4 * kTile;
+constexpr size_t kStepBytes = F == Format::kF16 ? 2 * kTile : F == Format::kF8E4M3 ? kTile : 4 * kTile;
 
 template <class Isa, Format F>
 inline void load_dense(const uint8_t* p, typename Isa::V (&w)[kStep<F>]) {
   if constexpr (F == Format::kBF16) Isa::load_bf16_pairs(p, w);
   if constexpr (F == Format::kF16) w[0] = Isa::load_half(p);
+  if constexpr (F == Format::kF8E4M3) w[0] = Isa::load_e4m3(p);
   if constexpr (F == Format::kF32) w[0] = Isa::load(reinterpret_cast<const float*>(p));
 }
 
-template <class Isa, Format F, int T, int R>
-void dense_rows(const LinearTask& task, int64_t tile, int64_t row) {
-  const size_t stride = tile_bytes(F, task.cols);
-  const int64_t x_stride = static_cast<int64_t>(f32_row_bytes(task.cols) / sizeof(float));
-  const uint8_t* w = task.data + stride * tile;
-  const float* x = static_cast<const float*>(task.input) + x_stride * row;
-  typename Isa::V acc[T][R];
+template <class Isa, int T, int R>
+inline void clear(typename Isa::V (&acc)[T][R]) {
   TAILRACE_UNROLL
   for (int t = 0; t < T; ++t) {
     TAILRACE_UNROLL
     for (int r = 0; r < R; ++r) acc[t][r] = Isa::zero();
   }
-  for (int64_t k = 0; k < task.cols; k += kStep<F>, w += kStepBytes<F>, x += kStep<F>) {
+}
+
+// acc += w x over `cols` columns; tiles of w are `stride` bytes apart, rows of x `x_stride` floats.
+template <class Isa, Format F, int T, int R>
+inline void add_columns(const uint8_t* w, size_t stride, const float* x, int64_t x_stride, int64_t cols,
+                        typename Isa::V (&acc)[T][R]) {
+  for (int64_t k = 0; k < cols; k += kStep<F>, w += kStepBytes<F>, x += kStep<F>) {
     typename Isa::V weights[T][kStep<F>];
     TAILRACE_UNROLL
     for (int t = 0; t < T; ++t) load_dense<Isa, F>(w + stride * t, weights[t]);
@@ -45,6 +47,43 @@ void dense_rows(const LinearTask& task, int64_t tile, int64_t row) {
         for (int t = 0; t < T; ++t) acc[t][r] = Isa::fma(weights[t][s], input, acc[t][r]);
       }
     }
+  }
+}
+
+// acc += scale * (the sum of the columns that it covers), scale by scale.
+template <class Isa, Format F, int T, int R>
+inline void add_scaled_columns(const LinearTask& task, int64_t tile, const uint8_t* w, size_t stride, const float* x,
+                               int64_t x_stride, typename Isa::V (&acc)[T][R]) {
+  const int64_t per_row = (task.cols + task.scale_cols - 1) / task.scale_cols;
+  for (int64_t i = 0, k = 0; i < per_row; ++i, k += task.scale_cols) {
+    typename Isa::V sums[T][R];
+    clear<Isa>(sums);
+    const int64_t cols = task.cols - k < task.scale_cols ? task.cols - k : task.scale_cols;
+    add_columns<Isa, F, T, R>(w + k * kStepBytes<F>, stride, x + k, x_stride, cols, sums);
+    TAILRACE_UNROLL
+    for (int t = 0; t < T; ++t) {
+      float lanes[kTile] = {};
+      const float* of_tile = task.scale + (tile + t) * kTile * per_row + i;
+      for (int lane = 0; lane < rows_of_tile(task, tile + t); ++lane) lanes[lane] = of_tile[lane * per_row];
+      const typename Isa::V scale = Isa::load(lanes);
+      TAILRACE_UNROLL
+      for (int r = 0; r < R; ++r) acc[t][r] = Isa::fma(scale, sums[t][r], acc[t][r]);
+    }
+  }
+}
+
+template <class Isa, Format F, int T, int R>
+void dense_rows(const LinearTask& task, int64_t tile, int64_t row) {
+  const size_t stride = tile_bytes(F, task.cols);
+  const int64_t x_stride = static_cast<int64_t>(f32_row_bytes(task.cols) / sizeof(float));
+  const uint8_t* w = task.data + stride * tile;
+  const float* x = static_cast<const float*>(task.input) + x_stride * row;
+  typename Isa::V acc[T][R];
+  clear<Isa>(acc);
+  if constexpr (F == Format::kF8E4M3) {
+    add_scaled_columns<Isa, F, T, R>(task, tile, w, stride, x, x_stride, acc);
+  } else {
+    add_columns<Isa, F, T, R>(w, stride, x, x_stride, task.cols, acc);
   }
   TAILRACE_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -102,7 +141,7 @@ void isa_linear(const LinearTask& task) {
     case Format::kQ4_K: return quant_linear<Isa, Format::kQ4_K>(task);
     case Format::kQ5_K: return quant_linear<Isa, Format::kQ5_K>(task);
     case Format::kQ6_K: return quant_linear<Isa, Format::kQ6_K>(task);
-    case Format::kF8E4M3: return;  // refused when packed
+    case Format::kF8E4M3: return dense_linear<Isa, Format::kF8E4M3>(task);
   }
 }
 

@@ -14,6 +14,8 @@ struct LinearTask {
   const uint8_t* data;
   int64_t rows, cols;
   const float* bias;
+  const float* scale;  // of F8_E4M3, as Weight has it
+  int64_t scale_cols;
   const void* input;
   int64_t m, tile_begin, tile_end;
   float* y;

@@ -88,12 +88,13 @@ constexpr int blocks_of_group(int64_t blocks, int64_t group) {
   return left < kGroupBlocks ? static_cast<int>(left) : kGroupBlocks;
 }
 
-// Dense tiles: F32, F16 [k][16 rows]; BF16 [k / 2][16 rows][2], an odd last k padded with zero.
+// Dense tiles: F32, F16, F8_E4M3 [k][16 rows]; BF16 [k / 2][16 rows][2], an odd last k padded with zero.
 constexpr size_t tile_bytes(Format format, int64_t cols) {
   const size_t k = static_cast<size_t>(cols);
   if (format == Format::kF32) return k * 4 * kTile;
   if (format == Format::kF16) return round_up_64(k * 2 * kTile);
   if (format == Format::kBF16) return (k + 1) / 2 * 4 * kTile;
+  if (format == Format::kF8E4M3) return round_up_64(k * kTile);
   const int64_t groups = cols / kBlock / kGroupBlocks, rest = cols / kBlock % kGroupBlocks;
   return group_bytes(format, kGroupBlocks) * static_cast<size_t>(groups) +
          (rest > 0 ? round_up_64(group_bytes(format, rest)) : 0);

@@ -18,11 +18,6 @@ Status shape_error(const TensorView& tensor, const std::string& what) {
 Status check_shape(const TensorView& tensor) {
   if (tensor.shape.size() != 2) return shape_error(tensor, "a linear layer's weight has two dimensions");
   const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
-  if (!computes_on(tensor.format)) {
-    return {StatusCode::kUnsupported, "tensor " + printable(tensor.name) + ": the CPU kernels do not compute on " +
-                                          format_traits(tensor.format).name +
-                                          "; use a GPU, or the reference backend, which is slow"};
-  }
   if (rows <= 0 || cols <= 0) return shape_error(tensor, "its dimensions must be positive");
   const int block = format_traits(tensor.format).block_elems;
   if (cols % block != 0) {
@@ -220,6 +215,10 @@ void lookup_dense(Format format, const uint8_t* tile, int64_t cols, int lane, fl
   for (int64_t k = 0; k < cols; ++k) {
     const uint8_t* p = tile + ((k / pair * kTile + lane) * pair + k % pair) * size;
     uint16_t bits;
+    if (format == Format::kF8E4M3) {
+      out[k] = e4m3_to_float(*p);
+      continue;
+    }
     if (format == Format::kF32) {
       std::memcpy(out + k, p, 4);
       continue;
@@ -257,6 +256,8 @@ Status pack(const TensorView& tensor, void* dst) {
       pack_dense<uint16_t, 1>(lane_rows, lanes, cols, tile);
     } else if (format == Format::kBF16) {
       pack_dense<uint16_t, 2>(lane_rows, lanes, cols, tile);
+    } else if (format == Format::kF8E4M3) {
+      pack_dense<uint8_t, 1>(lane_rows, lanes, cols, tile);
     } else {
       for (int lane = 0; lane < lanes; ++lane) pack_lane(format, lane_rows[lane], blocks, lane, tile);
     }
@@ -270,7 +271,13 @@ void lookup_row(const Weight& weight, int64_t row, float* out) {
   const int lane = static_cast<int>(row % kTile);
   const uint8_t* tile =
       static_cast<const uint8_t*>(weight.data) + tile_bytes(weight.format, weight.cols) * (row / kTile);
-  if (s.bits == 0) return lookup_dense(weight.format, tile, weight.cols, lane, out);
+  if (s.bits == 0) {
+    lookup_dense(weight.format, tile, weight.cols, lane, out);
+    if (weight.scale == nullptr) return;
+    const float* scale = weight.scale + row * ((weight.cols + weight.scale_cols - 1) / weight.scale_cols);
+    for (int64_t k = 0; k < weight.cols; ++k) out[k] *= scale[k / weight.scale_cols];
+    return;
+  }
   const bool has_min = s.scales == Scales::kDM || s.scales == Scales::kSuperDM;
   const int64_t blocks = weight.cols / kBlock;
   for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {

@@ -57,6 +57,13 @@ struct Portable {
     std::memcpy(bits, p, sizeof(bits));
     return each([&bits](int i) { return half_bits_to_float(bits[i]); });
   }
+  // Exponent and mantissa at a float's place are 2^-120 of the value, subnormals included. NaN reads as 480.
+  static V load_e4m3(const uint8_t* p) {
+    return each([p](int i) {
+      const uint32_t byte = p[i];
+      return bits_to_float((byte & 0x7f) << 20 | (byte & 0x80) << 24) * 0x1p120f;
+    });
+  }
   static void store(float* p, const V& x) { std::memcpy(p, x.v, sizeof(x.v)); }
   static void store_n(float* p, const V& x, int n) { std::memcpy(p, x.v, sizeof(float) * n); }
   static V add(const V& a, const V& b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }

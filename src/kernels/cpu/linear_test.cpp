@@ -17,7 +17,7 @@ namespace tailrace::cpu {
 namespace {
 
 constexpr Format kFormats[] = {Format::kF32,  Format::kF16,  Format::kBF16, Format::kQ4_0, Format::kQ4_1, Format::kQ5_0,
-                               Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K};
+                               Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K, Format::kF8E4M3};
 constexpr const char* kIsas[] = {"avx512_vnni", "avx2", "portable"};
 
 struct Free {
@@ -64,6 +64,10 @@ std::vector<std::byte> random_rows(Format format, int64_t rows, int64_t cols, st
       case Format::kBF16:
         put(at, static_cast<uint16_t>((rng() & 0x8000) | (120 + rng() % 6) << 7 | (rng() & 0x7f)));
         break;
+      case Format::kF8E4M3: {
+        if ((bytes[at] & std::byte{0x7f}) == std::byte{0x7f}) bytes[at] ^= std::byte{1};  // no NaN
+        break;
+      }
       case Format::kQ6_K: put(at + 208, half_near(rng)); break;
       case Format::kQ4_1: case Format::kQ5_1: case Format::kQ4_K: case Format::kQ5_K:
         put(at + 2, half_near(rng));
@@ -80,9 +84,11 @@ struct Packed {
   Aligned data;
   Weight weight;
   std::vector<float> values;  // [rows, cols], dequantised in packed row order
+  std::vector<float> scales;  // of F8_E4M3
 };
 
-Packed make_packed(Format format, int64_t rows, int64_t cols, std::mt19937& rng, int64_t head_dim = 0) {
+Packed make_packed(Format format, int64_t rows, int64_t cols, std::mt19937& rng, int64_t head_dim = 0,
+                   int64_t scale_cols = 128) {
   Packed p;
   p.stored = random_rows(format, rows, cols, rng);
   p.view = {"w", format, {rows, cols}, p.stored.data(), p.stored.size(), head_dim != 0, head_dim};
@@ -100,6 +106,12 @@ Packed make_packed(Format format, int64_t rows, int64_t cols, std::mt19937& rng,
     EXPECT_TRUE(dequantize_row(format, p.stored.data() + stored_row_bytes(format, cols) * source, cols,
                                p.values.data() + row * cols).ok());
   }
+  if (format != Format::kF8E4M3) return p;
+  const int64_t per_row = (cols + scale_cols - 1) / scale_cols;
+  for (int64_t i = 0; i < rows * per_row; ++i) p.scales.push_back(0.01f * static_cast<float>(1 + rng() % 100));
+  p.weight.scale = p.scales.data();
+  p.weight.scale_cols = scale_cols;
+  for (int64_t i = 0; i < rows * cols; ++i) p.values[i] *= p.scales[i / cols * per_row + i % cols / scale_cols];
   return p;
 }
 
@@ -175,9 +187,9 @@ double rounding_bound(InputKind kind, const float* w, const float* x, int64_t k)
   return 8 * std::sqrt(variance);
 }
 
-void check_format(Format format, int64_t rows, int64_t cols, uint32_t seed) {
+void check_format(Format format, int64_t rows, int64_t cols, uint32_t seed, int64_t scale_cols = 128) {
   std::mt19937 rng(seed);
-  Packed p = make_packed(format, rows, cols, rng);
+  Packed p = make_packed(format, rows, cols, rng, 0, scale_cols);
   std::vector<float> bias = random_input(1, rows, rng);
   const InputKind kind = input_kind(format);
   constexpr int64_t kMaxRows = 64;
@@ -221,6 +233,8 @@ TEST(Linear, every_format_matches_float64) {
   check_format(Format::kBF16, 21, 33, ++seed);  // an odd k
   check_format(Format::kF16, 21, 33, ++seed);
   check_format(Format::kF32, 21, 33, ++seed);
+  check_format(Format::kF8E4M3, 21, 33, ++seed);
+  check_format(Format::kF8E4M3, 83, 576, ++seed, 576);  // one scale a row
 }
 
 TEST(Linear, a_row_does_not_depend_on_how_many_share_the_call) {

@@ -69,7 +69,7 @@ inline std::vector<std::byte> random_stored(Format format, int64_t rows, int64_t
         break;
       }
       case Format::kQ6_K: put_half(block + 208, unit() / (18.0f * 74.0f)); break;
-      case Format::kF8E4M3: break;
+      case Format::kF8E4M3: *block &= std::byte{0xbf}; break;  // below 2: the scales make the rest
     }
   }
   return bytes;
@@ -151,7 +151,13 @@ class TinyModel {
     auto& memory = packed_.emplace_back(*bytes / 64 + 2);
     void* data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
     CHECK(backend_.pack(tensor, data).ok());
-    return {format, rows, cols, data, bias ? floats(rows, [&](int) { return random(0.3f); }) : nullptr};
+    Weight w{format, rows, cols, data, bias ? floats(rows, [&](int) { return random(0.3f); }) : nullptr};
+    if (format != Format::kF8E4M3) return w;
+    w.scale_cols = rows % 2 == 0 ? cols : 128;
+    const int64_t per_row = (cols + w.scale_cols - 1) / w.scale_cols;
+    const float size = 4.0f / std::sqrt(static_cast<float>(cols));
+    w.scale = floats(rows * per_row, [&](int i) { return size * (0.5f + 0.01f * static_cast<float>(i % 100)); });
+    return w;
   }
 
   struct Line {
