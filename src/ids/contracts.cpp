@@ -170,16 +170,25 @@ Expected<std::vector<Request>> phase_requests(IdsOptions options, int64_t vocab,
 }  // namespace
 
 std::string contract_breach(const PhaseCounts& counts, const PhaseRules& rules) {
-  if (counts.host_blocks > 0) return std::to_string(counts.host_blocks) + " host blocks";
-  if (counts.allocations > 0) return std::to_string(counts.allocations) + " allocations after ready";
-  if (counts.claimed_bytes != 0) return std::to_string(counts.claimed_bytes) + " bytes more are claimed";
-  if (counts.watched && counts.calls.empty()) return "the watch saw no driver call at all: it is blind";
-  if (count_of(counts, CallKind::kWaits) > 0) return "driver calls that wait: " + named(counts, CallKind::kWaits);
-  if (count_of(counts, CallKind::kClaims) > 0) return "driver calls that claim: " + named(counts, CallKind::kClaims);
-  if (rules.arrivals) return counts.mixed_steps == 0 ? "no mixed step: the phase shows nothing" : "";
-  if (counts.mixed_steps > 0) return "something arrived in a phase without arrivals";
+  std::string all;
+  const auto breach = [&](bool broken, const std::string& what) {
+    if (broken) all += (all.empty() ? "" : "; ") + what;
+  };
+  breach(counts.host_blocks > 0, std::to_string(counts.host_blocks) + " host blocks");
+  breach(counts.allocations > 0, std::to_string(counts.allocations) + " allocations after ready");
+  breach(counts.claimed_bytes != 0, std::to_string(counts.claimed_bytes) + " bytes more are claimed");
+  breach(counts.watched && counts.calls.empty(), "the watch saw no driver call at all: it is blind");
+  const std::string waits = named(counts, CallKind::kWaits), claims = named(counts, CallKind::kClaims);
+  breach(!waits.empty(), "driver calls that wait: " + waits);
+  breach(!claims.empty(), "driver calls that claim: " + claims);
+  if (rules.arrivals) {
+    breach(counts.mixed_steps == 0, "no mixed step: the phase shows nothing");
+    return all;
+  }
+  breach(counts.mixed_steps > 0, "something arrived in a phase without arrivals");
   const uint64_t most = counts.steps / kStepsPerSlab;
-  return counts.slabs > most ? std::to_string(counts.slabs) + " slabs, more than " + std::to_string(most) : "";
+  breach(counts.slabs > most, std::to_string(counts.slabs) + " slabs, more than " + std::to_string(most));
+  return all;
 }
 
 Expected<bool> run_contracts(const IdsOptions& options) {

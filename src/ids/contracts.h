@@ -24,7 +24,7 @@ struct PhaseRules {
   bool arrivals = false;  // false: no mixed step may have come in between, and one step in 32 may send a slab
 };
 
-// "" when the phase kept the contracts, else the first breach.
+// "" when the phase kept the contracts, else what broke them, each with its figures.
 std::string contract_breach(const PhaseCounts& counts, const PhaseRules& rules);
 
 // Two phases on one engine: `prompts` rows decode for `contract_steps` steps; then they decode while others arrive, are

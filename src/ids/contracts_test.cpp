@@ -36,6 +36,11 @@ TEST(Contracts, each_breach_is_named) {
   EXPECT_EQ(breach([](PhaseCounts& c) { c.calls.push_back({"cuMemAlloc_v2", 1}); }),
             "driver calls that claim: 1 cuMemAlloc_v2");
   EXPECT_NE(breach([](PhaseCounts& c) { c.calls.clear(); }).find("blind"), std::string::npos);
+  EXPECT_EQ(breach([](PhaseCounts& c) {
+              c.host_blocks = 2;
+              c.calls.push_back({"cuStreamSynchronize", 2});
+            }),
+            "2 host blocks; driver calls that wait: 2 cuStreamSynchronize");
   EXPECT_EQ(breach([](PhaseCounts& c) { c.slabs = 21; }), "21 slabs, more than 20");
   EXPECT_NE(breach([](PhaseCounts& c) { c.mixed_steps = 1; }), "");
   EXPECT_NE(contract_breach(good(), {.arrivals = true}), "") << "without a mixed step the phase shows nothing";

@@ -88,7 +88,7 @@ TEST(IdsProgram, contracts_hold_and_fail_where_staging_blocks) {
   const Output blocking = run(flags + " --debug-staging blocking");
   EXPECT_EQ(blocking.exit_code, 1) << blocking.text;
   EXPECT_TRUE(mentions(blocking, "BROKEN: ")) << blocking.text;
-  EXPECT_TRUE(mentions(blocking, " host blocks\n")) << blocking.text;
+  EXPECT_TRUE(mentions(blocking, " host blocks; 2")) << "the slabs, too: " << blocking.text;
   const Output packed = run(flags + " --debug-staging packed");
   EXPECT_EQ(packed.exit_code, 1) << "a slab a step, one in 32 is allowed: " << packed.text;
   EXPECT_EQ(run(flags + " --contract-steps 100000").exit_code, 2);
