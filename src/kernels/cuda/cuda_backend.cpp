@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_scratch.h"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/random_fill.h"
 
 namespace tailrace::cuda {
 namespace {
@@ -58,6 +59,15 @@ class CudaBackend : public Backend {
     if (Status status = cuda::pack(tensor, packed.data()); !status.ok()) return status;
     device_.upload(dst, packed.data(), packed.size());
     return {};
+  }
+
+  Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst) const override {
+    const auto form = weight_form(shape);
+    if (!form) return fail(form.error());
+    device_.make_current();
+    CUDA_CHECK(fill_random(*form, shape.shape[0], shape.shape[1], seed, deviation, dst, cudaStreamPerThread));
+    CUDA_CHECK(cudaStreamSynchronize(cudaStreamPerThread));
+    return true;
   }
 
   size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
