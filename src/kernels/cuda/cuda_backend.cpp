@@ -227,9 +227,14 @@ Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {
     begin_.tiles[g] = {scratch_->groups[g].tile_start, group.gqa_ratio(), extend_tile_rows(group.head_dim)};
   }
   const cudaStream_t s = device_.cuda_stream(stream);
-  // Once outside of a graph, so that whatever libraries do at a first call is done. The rows are zero: they read and
-  // write the dummy block only.
-  for (int tokens : {1, kMaxLinearTokens + 1}) queue_blocks({.num_rows = 1, .num_decode_rows = 1, .num_tokens = tokens}, s);
+  // Every product's algorithm once, outside of a graph: cuBLASLt loads a kernel at its first call, and a step that met it would
+  // stand for ten milliseconds (hazard 7). The rows are zero: they read and write the dummy block only, at positions in range.
+  const int64_t positions = int64_t{shape_.limits.max_rows} * shape_.limits.context_length;
+  const auto most_tokens = static_cast<int>(std::min<int64_t>(shape_.limits.max_step_tokens, positions));
+  for (int tokens = 1; tokens <= most_tokens; tokens = GemmLt::bucket(tokens) + 1) {
+    const int rows = std::min(tokens, shape_.limits.max_rows);
+    queue_blocks({.num_rows = rows, .num_decode_rows = rows, .num_tokens = tokens}, s);
+  }
   CUDA_CHECK(cudaStreamSynchronize(s));
   const int most = std::min(options_.max_graph_rows, shape_.limits.max_rows);
   for (int rows = 1; rows <= most; rows = rows < 8 ? rows * 2 : rows + 8) {

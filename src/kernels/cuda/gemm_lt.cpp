@@ -15,12 +15,6 @@ namespace {
 constexpr const char* kNames[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13", "libcublasLt.so.12",
                                   "/usr/local/cuda/lib64/libcublasLt.so.12"};
 
-// An algorithm serves the products of all numbers of tokens of its bucket.
-int bucket_of(int tokens) {
-  const int step = tokens <= 64 ? 16 : tokens <= 512 ? 64 : 256;
-  return (tokens + step - 1) / step * step;
-}
-
 }  // namespace
 
 struct GemmLt::Library {
@@ -87,9 +81,9 @@ GemmLt::~GemmLt() {
 }
 
 const GemmLt::Plan* GemmLt::find(int n, int k, bool fp32_out, int tokens) const {
-  const int bucket = bucket_of(tokens);
+  const int wanted = bucket(tokens);
   for (const Plan& plan : plans_) {
-    if (plan.bucket == bucket && plan.n == n && plan.k == k && plan.fp32_out == fp32_out) return &plan;
+    if (plan.bucket == wanted && plan.n == n && plan.k == k && plan.fp32_out == fp32_out) return &plan;
   }
   return nullptr;
 }
@@ -98,9 +92,9 @@ const GemmLt::Plan* GemmLt::find(int n, int k, bool fp32_out, int tokens) const 
 Status GemmLt::prepare(int n, int k, bool fp32_out, int max_tokens) {
   Library& lib = *library_;
   const cudaDataType_t out_type = fp32_out ? CUDA_R_32F : CUDA_R_16BF;
-  for (int tokens = 1; tokens <= bucket_of(max_tokens); tokens = bucket_of(tokens) + 1) {
+  for (int tokens = 1; tokens <= bucket(max_tokens); tokens = bucket(tokens) + 1) {
     if (find(n, k, fp32_out, tokens) != nullptr) continue;
-    Plan plan{.n = n, .k = k, .bucket = bucket_of(tokens), .fp32_out = fp32_out, .algo = {}};
+    Plan plan{.n = n, .k = k, .bucket = bucket(tokens), .fp32_out = fp32_out, .algo = {}};
     const cublasOperation_t transpose = CUBLAS_OP_T;
     const size_t workspace = kGemmWorkspace;
     cublasLtMatmulPreference_t preference = nullptr;

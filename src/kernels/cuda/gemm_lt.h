@@ -22,6 +22,11 @@ class GemmLt {
 
   // Where products may work: kGemmWorkspace bytes, 256-byte aligned.
   void set_workspace(void* workspace) { workspace_ = workspace; }
+  // An algorithm serves all numbers of tokens up to the same bucket.
+  static int bucket(int tokens) {
+    const int step = tokens <= 64 ? 16 : tokens <= 512 ? 64 : 256;
+    return (tokens + step - 1) / step * step;
+  }
   // Chooses algorithms for products of up to max_tokens with this matrix shape. Boot only.
   Status prepare(int n, int k, bool fp32_out, int max_tokens);
 
