@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Draws a few steps of `tailrace_ids --trace FILE` as an SVG: host lanes above, the device's steps below.
+"""Draws a few steps of `tailrace_ids --trace FILE` as an SVG: host lanes above, the device's steps and the idle time
+before each below.
 
 usage: draw_trace.py TRACE.json OUT.svg [STEPS [AT]]
-STEPS (default 4) device steps are shown, from the one before the first that is mixed and follows a decode step; AT (0..)
-skips so many of those.
+STEPS (default 4) device steps are shown, from the one before the first that is mixed and follows a decode step;
+AT (0..) skips so many of those.
 """
 import json
 import sys
@@ -30,12 +31,14 @@ def window(events, count, skip):
     return shown[0]["ts"], shown[-1]["ts"] + shown[-1]["dur"], {e["args"]["step"] for e in shown}
 
 
-def label(event):
+def labels(event):
+    """The longest first; the last is used where none fits."""
     args = event["args"]
     if event["pid"] == 1:
-        return str(args["step"])
-    text = f"{args['step']}: {event['name']}, {args['rows']} rows, {args['tokens']} tokens, {event['dur'] / 1000:.2f} ms"
-    return text + (", slab" if args["slab"] else "")
+        return [str(args["step"])]
+    short = f"{args['step']}: {event['name']}"
+    return [f"{short}, {args['decode_rows']} decode rows, {args['tokens']} tokens" + (", slab" if args["slab"] else ""),
+            f"{short}, {args['tokens']} tokens", short, ""]
 
 
 def draw(events, begin, end, steps):
@@ -44,7 +47,7 @@ def draw(events, begin, end, steps):
     height = TOP + LANE * len(LANES) + 10
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
            'font-size="11">', f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
-    tick = 10 ** len(str(int((end - begin) / 12)))
+    tick = next(t for t in (base * 10 ** power for power in range(9) for base in (1, 2, 5)) if (end - begin) / t <= 12)
     for i in range(int((end - begin) / tick) + 1):
         x = LEFT + i * tick * scale
         out.append(f'<line x1="{x:.1f}" y1="{TOP - 14}" x2="{x:.1f}" y2="{height - 10}" stroke="#ddd"/>')
@@ -57,14 +60,15 @@ def draw(events, begin, end, steps):
                 continue
             x, width = LEFT + (event["ts"] - begin) * scale, max(event["dur"] * scale, 0.6)
             out.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLOURS[event["name"]]}">'
-                       f'<title>{escape(label(event))}</title></rect>')
-            fits = width > 6 * len(label(event))
-            if fits or lane[0] == 1:
-                out.append(f'<text x="{x + 2:.1f}" y="{y + (17 if fits else BAR + 11)}" '
-                           f'fill="{"white" if fits else "#444"}">{escape(label(event))}</text>')
+                       f'<title>{escape(labels(event)[0])}</title></rect>')
+            text = next((t for t in labels(event) if len(t) * 6.6 < width), labels(event)[-1])
+            fits = len(text) * 6.6 < width
+            out.append(f'<text x="{x + 2:.1f}" y="{y + (17 if fits else BAR + 11)}" '
+                       f'fill="{"white" if fits else "#444"}">{escape(text)}</text>')
             if lane[0] == 2 and event["ts"] > begin:
-                out.append(f'<text x="{x:.1f}" y="{y + BAR + 11}" fill="#444">idle before: '
-                           f'{event["args"]["idle_before_us"]:.1f} us</text>')
+                idle = f'{event["args"]["idle_before_us"]:.1f} us'
+                out.append(f'<text x="{x:.1f}" y="{y + BAR + 12}" fill="#444">{idle}</text>')
+    out.append(f'<text x="6" y="{height - 12}" fill="#444">idle before</text>')
     return "\n".join(out + ["</svg>", ""])
 
 

@@ -42,7 +42,7 @@ void Staging::stage(const StepPlan& plan, uint64_t launch, Stream& engine_stream
   engine_stream.wait_for(slot.copied);
 }
 
-// Three parts stand for the three arrays of an attention backend's metadata: the number of copies costs, not their bytes.
+// Three parts stand for the three arrays of an attention backend's metadata: copies cost by their number, not their bytes.
 void Staging::copy_in_line(Slot& slot, std::byte* twin, size_t bytes, Stream& engine_stream) {
   const size_t parts = mode_ == StagingMode::kPacked ? 1 : 3, part = (bytes + parts - 1) / parts;
   for (size_t at = 0; at < bytes; at += part) {

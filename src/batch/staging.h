@@ -27,10 +27,10 @@ class Staging {
   static size_t pinned_bytes(size_t slab_capacity, int32_t max_rows);
   static size_t device_bytes(size_t slab_capacity) { return kStagingRing * slab_capacity; }
 
-  // Packs `plan` into the pinned slab of `launch` and queues one copy to its device twin on `copy_stream`; what is queued on
-  // `engine_stream` afterwards waits for it. A slab is refilled only when its last copy has ended (hazard 2), and a twin is
-  // overwritten only after `forward_done` of the launch that read it, by a wait on the device. Other modes copy on
-  // `engine_stream`, which orders both.
+  // Packs `plan` into the pinned slab of `launch` and queues one copy to its device twin on `copy_stream`; what is
+  // queued on `engine_stream` afterwards waits for it. A slab is refilled only when its last copy has ended (hazard 2),
+  // and a twin is overwritten only after `forward_done` of the launch that read it, by a wait on the device. Other modes
+  // copy on `engine_stream`, which orders both.
   void stage(const StepPlan& plan, uint64_t launch, Stream& engine_stream, Stream& copy_stream);
   // Whether a step that only moves its rows one token on goes without a slab.
   bool spares_slabs() const { return mode_ == StagingMode::kDevice; }

@@ -13,8 +13,8 @@ CallKind classify_driver_call(std::string_view name) {
   if ((starts(name, "cuMemcpy") || starts(name, "cuMemset")) && !has(name, "Async")) return CallKind::kWaits;
   // Descriptors are encoded on the host; what only asks claims nothing.
   if (starts(name, "cuTensorMap") || has(name, "Get") || has(name, "IsLoaded")) return CallKind::kQueues;
-  for (const char* part : {"Alloc", "Free", "Create", "Destroy", "Load", "Unload", "Instantiate", "Register", "Unregister", "Map",
-                           "Unmap", "Release", "Retain", "Trim", "cuLink"}) {
+  for (const char* part : {"Alloc", "Free", "Create", "Destroy", "Load", "Unload", "Instantiate", "Register", "Unregister",
+                           "Map", "Unmap", "Release", "Retain", "Trim", "cuLink"}) {
     if (has(name, part)) return CallKind::kClaims;
   }
   return CallKind::kQueues;

@@ -1,5 +1,5 @@
-// CallWatch: counts the calls that one thread makes into a device's driver, by name: the proof of contracts 1 and 2 that
-// sees through libraries and static runtimes.
+// CallWatch: counts the calls that one thread makes into a device's driver, by name: the proof of contracts 1 and 2
+// that sees through libraries and static runtimes.
 #pragma once
 
 #include <pthread.h>

@@ -30,8 +30,8 @@ class Stream {
   // Queues a copy; both sides must stay valid until the stream has passed it. Never blocks: pageable host memory is
   // refused by CHECK.
   virtual void copy(void* dst, const void* src, size_t bytes) = 0;
-  // Copies pageable host memory in stream order and keeps the host until the stream is dry: what --debug-staging blocking
-  // shows the price of. Always a host block of `site`.
+  // Copies pageable host memory in stream order and keeps the host until the stream is dry: what --debug-staging
+  // blocking shows the price of. Always a host block of `site`.
   virtual void copy_blocking(void* dst, const void* src, size_t bytes, const char* site) = 0;
   // A fresh event per call: an event that is re-recorded for a later step deadlocks its waiters.
   virtual std::shared_ptr<Event> record() = 0;

@@ -113,7 +113,9 @@ Expected<PhaseCounts> decode_phase(EngineClient& client, CallWatch* watch, const
     if (now_ns() - begun > kStuckNs && phase.steps() == 0) return fail(StatusCode::kInternal, "no step was launched");
     // Looked at from here, so that the engine thread wakes nobody.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if ((*rows)[0]->stream->times.finished_ns != 0) return fail(StatusCode::kInternal, "a row ended before the phase did");
+    if ((*rows)[0]->stream->times.finished_ns != 0) {
+      return fail(StatusCode::kInternal, "a row ended before the phase did");
+    }
   }
   const PhaseCounts counts = phase.end();
   if (Status status = end_rows(client, *rows); !status.ok()) return fail(status);
@@ -133,7 +135,8 @@ Expected<PhaseCounts> arrivals_phase(EngineClient& client, CallWatch* watch, con
     if (arrived.size() % 3 == 0 && !client.wait(*arrived.back(), 1, kPatience)) break;
   }
   for (const auto& request : arrived) {
-    if (!client.wait(*request, -1, kPatience)) return fail(StatusCode::kInternal, "a request that arrived does not end");
+    if (client.wait(*request, -1, kPatience)) continue;
+    return fail(StatusCode::kInternal, "a request that arrived does not end");
   }
   const PhaseCounts counts = phase.end();
   if (Status status = end_rows(client, *rows); !status.ok()) return fail(status);

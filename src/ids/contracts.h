@@ -1,5 +1,5 @@
-// Contracts 1 and 2 on a running engine: in steady state nothing waits for the device, allocates or loads, by the engine's
-// own counters and, on a GPU, by what the driver is asked.
+// Contracts 1 and 2 on a running engine: in steady state nothing waits for the device, allocates or loads, by the
+// engine's own counters and, on a GPU, by what the driver is asked.
 #pragma once
 
 #include <cstdint>

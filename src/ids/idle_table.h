@@ -20,8 +20,8 @@ GapSummary decode_gaps(const std::vector<StepRecord>& steps, int32_t rows);
 GapSummary mixed_gaps(const std::vector<StepRecord>& steps);
 
 // For every staging mode an engine of its own: decode steps of 1, 8 and 64 rows, then 8 rows beside arriving prompts.
-// Prints TARGETS' table with our columns; on a GPU false when a must is missed (device: 4 us before a decode step, 10 us
-// before a mixed one, medians; blocking: five times device). Elsewhere times are printed, not judged.
+// Prints a table; on a GPU false when a must is missed (medians; device: 4 us before a decode step, 10 us before a mixed
+// one; blocking: five times device). Elsewhere times are printed, not judged.
 Expected<bool> run_idle_table(const IdsOptions& options);
 
 }  // namespace tailrace

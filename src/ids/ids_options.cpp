@@ -67,7 +67,7 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_flag("--contracts", o.contracts, "--prompts rows in steady state: does anything wait, allocate or load?");
   app.add_option("--contract-steps", o.contract_steps, "decode steps of --contracts without arrivals (default 10000)")
       ->check(CLI::Range(64, 1 << 20));
-  app.add_flag("--idle-table", o.idle_table, "the device's idle time between steps for each --debug-staging, as a table");
+  app.add_flag("--idle-table", o.idle_table, "the device's idle time between steps, for each --debug-staging");
   app.add_option("--tolerance", o.tolerance, "of a logit, for --compare (default 0.1)")->check(CLI::Range(0.0, 10.0));
 }
 

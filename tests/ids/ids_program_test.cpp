@@ -1,10 +1,15 @@
 // tailrace_ids on a golden checkpoint: its answers, its device choice, its exit codes.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace tailrace {
@@ -106,6 +111,41 @@ TEST(IdsProgram, every_staging_gives_the_same_ids_and_has_a_row_in_the_idle_tabl
     EXPECT_TRUE(mentions(table, "| " + std::string(staging) + " | ")) << table.text;
   }
   EXPECT_EQ(run(kModel + " --device cpu --idle-table --debug-staging packed").exit_code, 2);
+}
+
+// What Perfetto and chrome://tracing need to open a file, and what makes its lanes readable.
+TEST(IdsProgram, a_trace_is_valid_and_its_lanes_are_in_order) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("tailrace_ids_trace_" + std::to_string(getpid()));
+  const Output output = run(kModel + " --device cpu --prompts 5 --prompt-len 60 --output-len 30 --arrivals 1 --trace " +
+                            path.string());
+  ASSERT_EQ(output.exit_code, 0) << output.text;
+  const auto trace = nlohmann::json::parse(std::ifstream(path), nullptr, false);
+  std::filesystem::remove(path);
+  ASSERT_FALSE(trace.is_discarded());
+  std::map<std::pair<int, int>, std::string> lane_names;
+  std::map<std::pair<int, int>, double> lane_ends;
+  std::map<std::string, int> steps;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "M") {
+      if (event.at("name") != "thread_name") continue;
+      lane_names[{event.at("pid"), event.at("tid")}] = event.at("args").at("name");
+      continue;
+    }
+    ASSERT_EQ(event.at("ph"), "X");
+    const std::pair<int, int> lane(event.at("pid"), event.at("tid"));
+    const double begin = event.at("ts"), length = event.at("dur");
+    EXPECT_TRUE(lane_names.count(lane)) << event;
+    EXPECT_GE(begin, lane_ends[lane]) << "a lane's events overlap: " << event;
+    EXPECT_GE(length, 0);
+    lane_ends[lane] = begin + length - 0.002;  // times are printed in whole ns
+    if (lane.first == 2) steps[event.at("name")]++;
+  }
+  EXPECT_EQ(lane_names, (std::map<std::pair<int, int>, std::string>{
+                            {{1, 1}, "plan"}, {{1, 2}, "launch"}, {{1, 3}, "process"}, {{2, 1}, "steps"}}));
+  EXPECT_GT(steps["decode"], 0);
+  EXPECT_GT(steps["extend"], 0);
+  EXPECT_GT(trace.at("traceEvents").size(), 4 * 30u);
 }
 
 TEST(IdsProgram, dummy_weights_need_a_config_only) {

@@ -65,7 +65,8 @@ class DriverWatch : public CallWatch {
     if (result == CUPTI_SUCCESS) return {};
     const char* text = nullptr;
     entries_.result_text(result, &text);
-    return {StatusCode::kUnavailable, std::string("CUPTI cannot watch the driver: ") + (text ? text : "no reason given")};
+    return {StatusCode::kUnavailable,
+            std::string("CUPTI cannot watch the driver: ") + (text ? text : "no reason given")};
   }
 
   void begin(pthread_t thread) override {
@@ -138,7 +139,7 @@ Expected<std::unique_ptr<CallWatch>> watch_driver_calls() {
   const Entries entries = load_entries();
   if (!entries.complete()) {
     return fail(StatusCode::kUnavailable,
-                "the driver's calls cannot be watched: there is no libcupti in the loader's path or under /usr/local/cuda");
+                "the driver's calls cannot be watched: no libcupti in the loader's path or under /usr/local/cuda");
   }
   auto watch = std::make_unique<DriverWatch>(entries);
   if (Status status = watch->subscribe(); !status.ok()) return fail(status);
