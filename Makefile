@@ -57,13 +57,14 @@ NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) n
 NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
 GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_sampler build-gpu/bench_device \
-  build-gpu/bench_fill
+  build-gpu/bench_fill build-gpu/bench_linear
 
 .PHONY: gpu-programs gpu-check gpu-bench
 gpu-programs: $(GPU_PROGRAMS)
 
 build-gpu/bench_decode: build-gpu/attention_decode.o build-gpu/bench_decode.o
 build-gpu/bench_extend: build-gpu/attention_extend_hopper.o build-gpu/bench_extend.o
+build-gpu/bench_linear: build-gpu/linear_decode.o build-gpu/bench_linear.o
 build-gpu/bench_sampler: build-gpu/sampler.o build-gpu/sampler_scan.o build-gpu/bench_sampler.o \
   build-gpu/host_sampler.o build-gpu/host_vocab_ops.o
 build-gpu/bench_fill: build-gpu/random_fill.o build-gpu/bench_fill.o
@@ -116,7 +117,7 @@ gpu-check: gpu-bundle ## on a machine with an NVIDIA GPU: each CUDA kernel again
 
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
 	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench && build-gpu/bench_device bench && \
-	  build-gpu/bench_fill bench
+	  build-gpu/bench_fill bench && build-gpu/bench_linear bench
 
 clean: ## remove what was built; models and virtual environments stay
 	rm -rf build build-asan build-tsan build-fuzz build-gpu bundle

@@ -45,7 +45,7 @@ struct Form<WeightForm::kBf16> {
   static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
   struct Piece {
     uint4 v;
-    __device__ __forceinline__ Piece(const uint4& v, const char*, int) : v(v) {}
+    __device__ __forceinline__ Piece(const uint4& v, uint32_t, int) : v(v) {}
     __device__ __forceinline__ void pairs(int, uint32_t (&w)[4]) const { w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w; }
   };
 };
@@ -63,7 +63,7 @@ struct Form<WeightForm::kFp8> {
   static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
   struct Piece {
     uint32_t v[4];
-    __device__ __forceinline__ Piece(const uint4& v, const char*, int) : v{v.x, v.y, v.z, v.w} {}
+    __device__ __forceinline__ Piece(const uint4& v, uint32_t, int) : v{v.x, v.y, v.z, v.w} {}
     __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -82,8 +82,8 @@ struct Form<WeightForm::kInt4> {
   struct Piece {  // one block
     uint32_t v[4];
     __half2 d, m;
-    __device__ __forceinline__ Piece(const uint4& v, const char* scales, int piece) : v{v.x, v.y, v.z, v.w} {
-      const __half2 s = *reinterpret_cast<const __half2*>(scales + piece * 4);
+    __device__ __forceinline__ Piece(const uint4& v, uint32_t scales, int piece) : v{v.x, v.y, v.z, v.w} {
+      const __half2 s = halves_of(ptx::load_shared_4(scales + piece * 4));
       d = __low2half2(s), m = __high2half2(s);
     }
     __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
@@ -105,9 +105,9 @@ struct Form<WeightForm::kInt8> {
   struct Piece {  // half a block
     uint32_t v[4];
     __half2 d, m;
-    __device__ __forceinline__ Piece(const uint4& v, const char* scales, int piece) : v{v.x ^ kFlip, v.y ^ kFlip, v.z ^ kFlip, v.w ^ kFlip} {
-      const auto* s = reinterpret_cast<const __half*>(scales + piece / 2 * 8);
-      d = __half2half2(s[piece % 2]), m = __half2half2(s[2]);
+    __device__ __forceinline__ Piece(const uint4& v, uint32_t scales, int piece) : v{v.x ^ kFlip, v.y ^ kFlip, v.z ^ kFlip, v.w ^ kFlip} {
+      const uint2 s = ptx::load_shared_8(scales + piece / 2 * 8);
+      d = piece % 2 == 0 ? __low2half2(halves_of(s.x)) : __high2half2(halves_of(s.x)), m = __low2half2(halves_of(s.y));
     }
     static constexpr uint32_t kFlip = 0x80808080u;  // q + 128
     __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
@@ -130,42 +130,31 @@ __device__ __forceinline__ int x_piece(int token, int piece) {
   return piece ^ (piece >> 3 & 1) ^ 2 * (token & 1);
 }
 
-template <WeightForm F, int NT>
+// T: the most tokens; G: groups of 16 rows in a tile, x is read once for all of them.
+template <WeightForm F, int T, int G>
 struct Config {
   static_assert(F != WeightForm::kFp8 || 8 * Form<F>::kValues == kScaleBlock);  // a slice has one block scale
-  static constexpr int kTokens = NT * 8;
-  static constexpr int kGroups = NT == 1 ? 1 : 2;  // of 16 rows: x is read once for all of them
+  static constexpr int kMaxTokens = T;
+  static constexpr int kTileTokens = (T + 7) / 8, kTokens = kTileTokens * 8;  // of the tensor cores' 8
+  static constexpr int kGroups = G;
   static constexpr int kTileRows = kGroups * kGroupRows;
   static constexpr int kSlice = 8 * Form<F>::kValues;  // columns of a slot
   static constexpr int kScaleRow = Form<F>::scale_bytes(kSlice), kXRow = kSlice * 2;
   static constexpr int kScalesAt = kTileRows * kRowBytes, kXAt = kScalesAt + kTileRows * kScaleRow;
+  static constexpr int kSlotBytes = kXAt + T * kXRow;
   static constexpr int kJoinStride = kTokens + 1;
   static constexpr int kSteps = (kTokens * kTileRows + kThreads - 1) / kThreads;  // outputs of a tile per thread
   static constexpr int kJoinFloats = kWarps * kTileRows * kJoinStride;
-  // Lanes of tokens that are not there read up to this far behind the last slot; what they read goes nowhere.
-  static_assert(kJoinFloats * 4 >= 7 * kXRow);
-  static __host__ __device__ constexpr int slot_bytes(int tokens) { return kXAt + tokens * kXRow; }
-  static int shared_bytes(int tokens, int slots) { return slots * kWarps * slot_bytes(tokens) + (kJoinFloats + kTokens) * 4; }
+  static constexpr int kFixed = (kJoinFloats + kTokens) * 4;
   // Slots of a ring: half an SM's shared memory, so that another CTA fits beside, unless that leaves too few.
-  static int slots(int tokens) {
-    const int fixed = (kJoinFloats + kTokens) * 4, slot = kWarps * slot_bytes(tokens);
-    const int room = (112 * 1024 - fixed) / slot;
-    return std::min(kMaxSlots, room >= 3 ? room : (225 * 1024 - fixed) / slot);
-  }
+  static constexpr int kHalfRoom = (112 * 1024 - kFixed) / (kWarps * kSlotBytes);
+  static constexpr int kRoom = kHalfRoom >= 3 ? kHalfRoom : (225 * 1024 - kFixed) / (kWarps * kSlotBytes);
+  static constexpr int kSlots = kRoom < kMaxSlots ? kRoom : kMaxSlots;
+  static constexpr int kSharedBytes = kSlots * kWarps * kSlotBytes + kFixed;
+  static constexpr int kCtasPerSm = kSharedBytes <= 113 * 1024 ? 2 : 1;
+  // Lanes of tokens that are not there read up to this far behind the last slot; what they read goes nowhere.
+  static_assert(kSlots >= 2 && kJoinFloats * 4 >= (kTokens - T) * kXRow);
 };
-
-// Until the oldest of `slots` groups of copies has landed.
-__device__ __forceinline__ void wait_for_slot(int slots) {
-  switch (slots) {
-    case 8: ptx::copy_wait_but<7>(); break;
-    case 7: ptx::copy_wait_but<6>(); break;
-    case 6: ptx::copy_wait_but<5>(); break;
-    case 5: ptx::copy_wait_but<4>(); break;
-    case 4: ptx::copy_wait_but<3>(); break;
-    case 3: ptx::copy_wait_but<2>(); break;
-    default: ptx::copy_wait_but<1>(); break;
-  }
-}
 
 // The matrix row of row r of `tile`; null beyond the end.
 struct RowPlace {
@@ -186,84 +175,90 @@ __device__ __forceinline__ RowPlace row_place(const LinearParams& p, int tile_ro
 }
 
 // A warp's share of the columns, and what its lanes copy into a slot.
-template <WeightForm F, int NT>
+template <class C, WeightForm F>
 struct Stream {
-  using C = Config<F, NT>;
   static constexpr int kCopies = C::kTileRows * 8 / 32, kScalePieces = C::kScaleRow / 16;
-  static constexpr int kScaleCopies = (C::kTileRows * kScalePieces + 31) / 32;
+  static constexpr int kScaleCopies = (C::kTileRows * kScalePieces + 31) / 32, kXPieces = C::kXRow / 16;
   const LinearParams& p;
-  char* ring;      // of this warp
+  uint32_t ring;   // of this warp, in shared memory
   int lane, cols;
   int begin;       // first column of the warp: slices are dealt in turn, so that the warps read whole kilobytes of a row together
   int slices;      // of a tile
-  const char* from[kCopies];                                  // this lane's piece of each of its rows, at `begin`; null: no such row
+  const char* from[kCopies];  // this lane's piece of each of its rows, at `begin`; rows beyond the end read the first
   const char* scales_from[kScaleCopies > 0 ? kScaleCopies : 1];
 
-  __device__ Stream(const LinearParams& p, char* ring, int warp, int lane) : p(p), ring(ring), lane(lane), cols(p.matrix[0].cols) {
+  __device__ Stream(const LinearParams& p, uint32_t ring, int warp, int lane) : p(p), ring(ring), lane(lane), cols(p.matrix[0].cols) {
     begin = warp * C::kSlice;
     slices = begin < cols ? (cols - begin - 1) / (kWarps * C::kSlice) + 1 : 0;
   }
   // Columns from the slice's first to the row's end.
   __device__ int left(int slice) const { return cols - begin - slice * (kWarps * C::kSlice); }
-  __device__ char* slot(int i) const { return ring + i * C::slot_bytes(p.tokens); }
+  __device__ uint32_t slot(int i) const { return ring + i * C::kSlotBytes; }
 
   __device__ void set_tile(int tile) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const RowPlace place = row_place(p, C::kTileRows, tile, i * 4 + lane / 8);
-      from[i] = place.matrix == nullptr ? nullptr
-                                        : static_cast<const char*>(place.matrix->values) +
-                                              int64_t{place.row} * Form<F>::value_bytes(cols) + Form<F>::value_bytes(begin) + lane % 8 * 16;
+      const Matrix& m = place.matrix != nullptr ? *place.matrix : p.matrix[0];
+      from[i] = static_cast<const char*>(m.values) + (place.matrix != nullptr ? int64_t{place.row} * Form<F>::value_bytes(cols) : 0) +
+                Form<F>::value_bytes(begin) + lane % 8 * 16;
     }
     if constexpr (kScalePieces > 0) {
 #pragma unroll
       for (int i = 0; i < kScaleCopies; ++i) {
-        const int at = i * 32 + lane;
-        const RowPlace place = at / kScalePieces < C::kTileRows ? row_place(p, C::kTileRows, tile, at / kScalePieces) : RowPlace{nullptr, 0};
-        scales_from[i] = place.matrix == nullptr ? nullptr
-                                                 : static_cast<const char*>(place.matrix->scales) + int64_t{place.row} * Form<F>::scale_bytes(cols) +
-                                                       begin / 32 * (Form<F>::scale_bytes(128) / 4) + at % kScalePieces * 16;
+        const RowPlace place = row_place(p, C::kTileRows, tile, (i * 32 + lane) / kScalePieces);
+        const Matrix& m = place.matrix != nullptr ? *place.matrix : p.matrix[0];
+        scales_from[i] = static_cast<const char*>(m.scales) + (place.matrix != nullptr ? int64_t{place.row} * Form<F>::scale_bytes(cols) : 0) +
+                         begin / 32 * (Form<F>::scale_bytes(128) / 4) + (i * 32 + lane) % kScalePieces * 16;
       }
     }
   }
-  __device__ __forceinline__ void load_weights(char* slot, int slice) const {
-    const bool whole = Form<F>::value_bytes(left(slice)) > lane % 8 * 16;
+  __device__ __forceinline__ void load_weights(uint32_t slot, int slice) const {
+    const uint32_t to = slot + lane / 8 * kRowBytes + ((lane % 8) ^ weight_swizzle(lane / 8)) * 16;  // rows 4 apart swizzle alike
+    const int offset = slice * (kWarps * kRowBytes);
+    if (left(slice) >= C::kSlice) {
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int r = i * 4 + lane / 8;
-      const bool real = whole && from[i] != nullptr;
-      ptx::copy_16(slot + r * kRowBytes + ((lane % 8) ^ weight_swizzle(r)) * 16, real ? from[i] + slice * (kWarps * kRowBytes) : reinterpret_cast<const char*>(p.x), real);
+      for (int i = 0; i < kCopies; ++i) ptx::copy_16_to(to + i * 4 * kRowBytes, from[i] + offset);
+    } else {
+      const bool real = Form<F>::value_bytes(left(slice)) > lane % 8 * 16;
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) ptx::copy_16_to(to + i * 4 * kRowBytes, real ? from[i] + offset : from[i], real);
     }
     if constexpr (kScalePieces > 0) {
 #pragma unroll
       for (int i = 0; i < kScaleCopies; ++i) {
         const int at = i * 32 + lane;
-        const bool real = scales_from[i] != nullptr && Form<F>::scale_bytes(left(slice)) > at % kScalePieces * 16;
+        const bool real = Form<F>::scale_bytes(left(slice)) > at % kScalePieces * 16;
         if (at < C::kTileRows * kScalePieces) {
-          ptx::copy_16(slot + C::kScalesAt + at * 16, real ? scales_from[i] + slice * (kWarps * C::kScaleRow) : reinterpret_cast<const char*>(p.x), real);
+          ptx::copy_16_to(slot + C::kScalesAt + at * 16, real ? scales_from[i] + slice * (kWarps * C::kScaleRow) : scales_from[i], real);
         }
       }
     }
   }
-  __device__ __forceinline__ void load_tokens(char* slot, int slice) const {
-    constexpr int kPieces = C::kXRow / 16;
+  __device__ __forceinline__ void load_tokens(uint32_t slot, int slice) const {
     const int k = cols - left(slice), pieces = left(slice) / 8;
-    for (int i = lane; i < p.tokens * kPieces; i += 32) {
-      const int m = i / kPieces, piece = i % kPieces;
+#pragma unroll
+    for (int i = 0; i < (C::kMaxTokens * kXPieces + 31) / 32; ++i) {
+      const int at = i * 32 + lane, m = at / kXPieces, piece = at % kXPieces;
       const bool real = piece < pieces;  // beyond the row's end zeros: a weight of zero times garbage may be no number
-      ptx::copy_16(slot + C::kXAt + m * C::kXRow + x_piece<Form<F>::kValues>(m, piece) * 16, real ? p.x + int64_t{m} * cols + k + piece * 8 : p.x, real);
+      if (m < p.tokens) {
+        ptx::copy_16_to(slot + C::kXAt + m * C::kXRow + x_piece<Form<F>::kValues>(m, piece) * 16,
+                        p.x + (real ? int64_t{m} * cols + k + piece * 8 : 0), real);
+      }
     }
   }
 
   // x of a slot from bf16 to f16, divided by kHalfFactor.
-  __device__ __forceinline__ void halve_tokens(char* slot) const {
-    auto* x = reinterpret_cast<uint2*>(slot + C::kXAt);
-    for (int i = lane; i < p.tokens * C::kXRow / 8; i += 32) {
-      const uint2 v = x[i];
-      const auto half_pair = [](uint32_t pair) {
-        return bits_of(__floats2half2_rn(__uint_as_float(pair << 16) * (1 / kHalfFactor), __uint_as_float(pair & 0xffff0000u) * (1 / kHalfFactor)));
-      };
-      x[i] = {half_pair(v.x), half_pair(v.y)};
+  __device__ __forceinline__ void halve_tokens(uint32_t slot) const {
+    const auto half_pair = [](uint32_t pair) {
+      return bits_of(__floats2half2_rn(__uint_as_float(pair << 16) * (1 / kHalfFactor), __uint_as_float(pair & 0xffff0000u) * (1 / kHalfFactor)));
+    };
+#pragma unroll
+    for (int i = 0; i < (C::kMaxTokens * C::kXRow / 8 + 31) / 32; ++i) {
+      const int at = i * 32 + lane;
+      if (at >= p.tokens * C::kXRow / 8) break;
+      const uint2 v = ptx::load_shared_8(slot + C::kXAt + at * 8);
+      ptx::store_shared_8(slot + C::kXAt + at * 8, {half_pair(v.x), half_pair(v.y)});
     }
   }
 };
@@ -333,15 +328,16 @@ __device__ void finish(const LinearParams& p, const float* join, const float* fa
   }
 }
 
-template <WeightForm F, int NT>
-__global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant__ LinearParams p, int num_tiles, int slots) {
-  using C = Config<F, NT>;
+template <WeightForm F, int T, int G>
+__global__ void __launch_bounds__(kThreads, Config<F, T, G>::kCtasPerSm) linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
+  using C = Config<F, T, G>;
+  constexpr int NT = C::kTileTokens, kValues = Form<F>::kValues;
   extern __shared__ __align__(128) char shared[];
-  float* join = reinterpret_cast<float*>(shared + slots * kWarps * C::slot_bytes(p.tokens));
+  float* join = reinterpret_cast<float*>(shared + C::kSlots * kWarps * C::kSlotBytes);
   float* factor = join + C::kJoinFloats;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   ptx::let_next_kernel_start();
-  Stream<F, NT> stream(p, shared + warp * slots * C::slot_bytes(p.tokens), warp, lane);
+  Stream<C, F> stream(p, ptx::smem_address(shared) + warp * C::kSlots * C::kSlotBytes, warp, lane);
 
   // What is loaded next: (tile, slice), ahead of what is multiplied by the ring.
   int load_tile = stream.slices > 0 ? blockIdx.x : num_tiles, load_slice = 0, slot = 0;
@@ -352,9 +348,9 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
     if (load_tile < num_tiles) stream.set_tile(load_tile);
   };
   int filled = 0;
-  for (; filled < slots && load_tile < num_tiles; ++filled, next()) stream.load_weights(stream.slot(filled), load_slice);
+  for (; filled < C::kSlots && load_tile < num_tiles; ++filled, next()) stream.load_weights(stream.slot(filled), load_slice);
   ptx::wait_for_previous_kernel();
-  for (int i = 0; i < slots; ++i) {
+  for (int i = 0; i < C::kSlots; ++i) {
     if (i < filled) stream.load_tokens(stream.slot(i), i % stream.slices);
     ptx::copy_commit();
   }
@@ -369,23 +365,24 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
   }
 
   const int g = lane / 4, c = lane % 4;
+  const uint32_t row_at = g * kRowBytes, x_at = C::kXAt + g * C::kXRow;
   float squares[C::kSteps] = {};
   for (int tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
-    float sums[C::kGroups][NT][2][4] = {};  // of the even and the odd products: two chains hide each other's latency
-    float scaled[C::kGroups][NT][4] = {};   // where blocks of columns have scales
-    const float* block_scales[C::kGroups][2] = {};
+    float sums[G][NT][2][4] = {};  // of the even and the odd products: two chains hide each other's latency
+    float scaled[G][NT][4] = {};   // where blocks of columns have scales
+    const float* block_scales[G][2] = {};
     if (F == WeightForm::kFp8 && p.matrix[0].block_scale != nullptr) {
 #pragma unroll
-      for (int i = 0; i < C::kGroups * 2; ++i) {
+      for (int i = 0; i < G * 2; ++i) {
         const RowPlace place = row_place(p, C::kTileRows, tile, i / 2 * kGroupRows + i % 2 * 8 + g);
         const int blocks = (stream.cols + kScaleBlock - 1) / kScaleBlock;
         if (place.matrix != nullptr) block_scales[i / 2][i % 2] = place.matrix->block_scale + int64_t{place.row} * blocks + warp;
       }
     }
     for (int slice = 0; slice < stream.slices; ++slice) {
-      wait_for_slot(slots);
+      ptx::copy_wait_but<C::kSlots - 1>();
       __syncwarp();
-      char* base = stream.slot(slot);
+      const uint32_t base = stream.slot(slot);
       if constexpr (Form<F>::kHalf) {
         stream.halve_tokens(base);
         __syncwarp();
@@ -393,15 +390,14 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
       const int count = stream.left(slice);
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
-        constexpr int kValues = Form<F>::kValues;
         if (chunk * 4 * kValues >= count) break;
         const int piece = chunk * 4 + c;
 #pragma unroll
-        for (int group = 0; group < C::kGroups; ++group) {
-          const int r = group * kGroupRows + g;
-          const char* row = base + r * kRowBytes + (piece ^ weight_swizzle(r)) * 16;
-          const typename Form<F>::Piece low(*reinterpret_cast<const uint4*>(row), base + C::kScalesAt + r * C::kScaleRow, piece);
-          const typename Form<F>::Piece high(*reinterpret_cast<const uint4*>(row + 8 * kRowBytes), base + C::kScalesAt + (r + 8) * C::kScaleRow, piece);
+        for (int group = 0; group < G; ++group) {
+          const uint32_t row = base + row_at + group * kGroupRows * kRowBytes + (piece ^ weight_swizzle(g)) * 16;
+          const uint32_t scales = base + C::kScalesAt + (group * kGroupRows + g) * C::kScaleRow;
+          const typename Form<F>::Piece low(ptx::load_shared_16(row), scales, piece);
+          const typename Form<F>::Piece high(ptx::load_shared_16(row + 8 * kRowBytes), scales + 8 * C::kScaleRow, piece);
 #pragma unroll
           for (int j = 0; j < kValues / 8; ++j) {
             uint32_t a[4], b[4];
@@ -410,7 +406,7 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
             const uint32_t a0[4] = {a[0], b[0], a[1], b[1]}, a1[4] = {a[2], b[2], a[3], b[3]};
 #pragma unroll
             for (int t = 0; t < NT; ++t) {
-              const uint4 x = *reinterpret_cast<const uint4*>(base + C::kXAt + (t * 8 + g) * C::kXRow + x_piece<kValues>(g, piece * (kValues / 8) + j) * 16);
+              const uint4 x = ptx::load_shared_16(base + x_at + t * 8 * C::kXRow + x_piece<kValues>(g, piece * (kValues / 8) + j) * 16);
               multiply<Form<F>::kHalf>(sums[group][t][0], a0, x.x, x.y);
               multiply<Form<F>::kHalf>(sums[group][t][1], a1, x.z, x.w);
             }
@@ -419,7 +415,7 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
       }
       if (F == WeightForm::kFp8 && p.matrix[0].block_scale != nullptr) {
 #pragma unroll
-        for (int i = 0; i < C::kGroups * NT * 4; ++i) {
+        for (int i = 0; i < G * NT * 4; ++i) {
           const int group = i / 4 / NT, t = i / 4 % NT, e = i % 4;
           const float* scale = block_scales[group][e / 2];
           if (scale != nullptr) scaled[group][t][e] += scale[slice * kWarps] * (sums[group][t][0][e] + sums[group][t][1][e]);
@@ -433,11 +429,11 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
         next();
       }
       ptx::copy_commit();
-      if (++slot == slots) slot = 0;
+      if (++slot == C::kSlots) slot = 0;
     }
     __syncthreads();  // the last tile's sums are read
 #pragma unroll
-    for (int i = 0; i < C::kGroups * NT; ++i) {
+    for (int i = 0; i < G * NT; ++i) {
       const int group = i / NT, t = i % NT;
       float* at = join + (warp * C::kTileRows + group * kGroupRows + g) * C::kJoinStride + t * 8 + c * 2;
       float total[4];
@@ -456,54 +452,57 @@ __global__ void __launch_bounds__(kThreads) linear_kernel(const __grid_constant_
   }
 }
 
-int num_tiles_of(const LinearParams& p) {
-  const int tile_rows = p.tokens <= 8 ? kGroupRows : 2 * kGroupRows;
-  if (p.out_kind == LinearOut::kGated) return (2 * p.matrix[0].rows + tile_rows - 1) / tile_rows;
+int stacked_rows(const LinearParams& p) {
   int rows = 0;
   for (int i = 0; i < p.num_matrices; ++i) rows += p.matrix[i].rows;
-  return (rows + tile_rows - 1) / tile_rows;
+  return p.out_kind == LinearOut::kGated ? 2 * p.matrix[0].rows : rows;
 }
 
-// CTAs that fit an SM by shared memory, each with the same number of tiles.
+template <class C>
+int num_tiles_of(const LinearParams& p) {
+  return (stacked_rows(p) + C::kTileRows - 1) / C::kTileRows;
+}
+
+// As many CTAs as fit the GPU, each with the same number of tiles.
 template <class C>
 int num_ctas(const LinearParams& p, int num_sms) {
-  const bool two = C::shared_bytes(p.tokens, C::slots(p.tokens)) <= 113 * 1024;
-  const int tiles = num_tiles_of(p), places = num_sms * (two ? 2 : 1), rounds = (tiles + places - 1) / places;
+  const int tiles = num_tiles_of<C>(p), places = num_sms * C::kCtasPerSm, rounds = (tiles + places - 1) / places;
   return (tiles + rounds - 1) / rounds;
 }
 
 template <class C, typename Kernel>
 cudaError_t launch(Kernel kernel, const LinearParams& p, int num_sms, cudaStream_t stream) {
-  // A short sequence leaves room for the next kernel to fill its rings beside.
-  const int ctas = num_ctas<C>(p, num_sms), tiles = num_tiles_of(p);
-  const int slices = (tiles + ctas - 1) / ctas * ((p.matrix[0].cols + kWarps * C::kSlice - 1) / (kWarps * C::kSlice));
-  const int slots = std::min(C::slots(p.tokens), std::max(3, slices / 2));
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ctas);
+  config.gridDim = dim3(num_ctas<C>(p, num_sms));
   config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = C::shared_bytes(p.tokens, slots);
+  config.dynamicSmemBytes = C::kSharedBytes;
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, p, tiles, slots);
+  return cudaLaunchKernelEx(&config, kernel, p, num_tiles_of<C>(p));
 }
 
-// Calls fn(Config, kernel) of the form and the number of tokens.
+constexpr int kManyRows = 16384;  // from here on tiles of 32 rows still give every SM several
+
+// Calls fn(Config, kernel) of the form, the number of tokens and of rows.
 template <typename Fn>
 auto dispatch(const LinearParams& p, const Fn& fn) {
-  const auto by_tokens = [&]<WeightForm F>() {
-    if (p.tokens <= 8) return fn(Config<F, 1>(), linear_kernel<F, 1>);
-    return fn(Config<F, 2>(), linear_kernel<F, 2>);
+  const auto by_shape = [&]<WeightForm F>() {
+    const bool many = F != WeightForm::kBf16 && stacked_rows(p) >= kManyRows;
+    constexpr int kGroupsOfMany = F == WeightForm::kInt4 ? 1 : 2;  // slots hold 256 columns of x there
+    if (p.tokens > 8) return fn(Config<F, 16, kGroupsOfMany>(), linear_kernel<F, 16, kGroupsOfMany>);
+    if (p.tokens > 1) return many ? fn(Config<F, 8, 2>(), linear_kernel<F, 8, 2>) : fn(Config<F, 8, 1>(), linear_kernel<F, 8, 1>);
+    return many ? fn(Config<F, 1, 2>(), linear_kernel<F, 1, 2>) : fn(Config<F, 1, 1>(), linear_kernel<F, 1, 1>);
   };
   switch (p.matrix[0].form) {
-    case WeightForm::kFp8: return by_tokens.template operator()<WeightForm::kFp8>();
-    case WeightForm::kInt4: return by_tokens.template operator()<WeightForm::kInt4>();
-    case WeightForm::kInt8: return by_tokens.template operator()<WeightForm::kInt8>();
-    case WeightForm::kF16: return by_tokens.template operator()<WeightForm::kF16>();
-    default: return by_tokens.template operator()<WeightForm::kBf16>();
+    case WeightForm::kF16: return by_shape.template operator()<WeightForm::kF16>();
+    case WeightForm::kFp8: return by_shape.template operator()<WeightForm::kFp8>();
+    case WeightForm::kInt4: return by_shape.template operator()<WeightForm::kInt4>();
+    case WeightForm::kInt8: return by_shape.template operator()<WeightForm::kInt8>();
+    default: return by_shape.template operator()<WeightForm::kBf16>();
   }
 }
 
@@ -511,21 +510,23 @@ auto dispatch(const LinearParams& p, const Fn& fn) {
 
 cudaError_t prepare_linear() {
   for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
-    for (int tokens : {8, 16}) {
-      LinearParams p;
-      p.matrix[0].form = form;
-      p.tokens = tokens;
-      const cudaError_t error = dispatch(p, [](auto, auto kernel) {
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 226 * 1024);
-      });
-      if (error != cudaSuccess) return error;
+    for (int tokens : {1, 8, 16}) {
+      for (int rows : {1, kManyRows}) {
+        LinearParams p;
+        p.matrix[0].form = form, p.matrix[0].rows = rows;
+        p.tokens = tokens;
+        const cudaError_t error = dispatch(p, []<class C>(C, auto kernel) {
+          return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::kSharedBytes);
+        });
+        if (error != cudaSuccess) return error;
+      }
     }
   }
   return cudaSuccess;
 }
 
 int linear_ctas(const LinearParams& params, int num_sms) {
-  return dispatch(params, [&](auto config, auto) { return num_ctas<decltype(config)>(params, num_sms); });
+  return dispatch(params, [&]<class C>(C, auto) { return num_ctas<C>(params, num_sms); });
 }
 
 const char* linear_unsupported(const LinearParams& params) {
@@ -538,9 +539,7 @@ const char* linear_unsupported(const LinearParams& params) {
 }
 
 cudaError_t run_linear(const LinearParams& params, int num_sms, cudaStream_t stream) {
-  return dispatch(params, [&](auto config, auto kernel) {
-    return launch<decltype(config)>(kernel, params, num_sms, stream);
-  });
+  return dispatch(params, [&]<class C>(C, auto kernel) { return launch<C>(kernel, params, num_sms, stream); });
 }
 
 }  // namespace tailrace::cuda
