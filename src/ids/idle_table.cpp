@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 
 #include "ids/engine_client.h"
+#include "ids/spread.h"
 #include "ids/workload.h"
 
 namespace tailrace {
@@ -27,27 +27,16 @@ struct ModeGaps {
   double step_us = 0;  // median decode step of one row
 };
 
-double percentile(std::vector<double>& values, double share) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(values.size())));
-  return values[std::clamp<size_t>(rank, 1, values.size()) - 1];
-}
-
-GapSummary summary(std::vector<double> gaps) {
-  return {.count = gaps.size(), .p50_us = percentile(gaps, 0.5), .p99_us = percentile(gaps, 0.99)};
-}
-
 // Gaps between a step that `before` accepts and the next, which `after` accepts.
 template <typename Before, typename After>
 GapSummary gaps_between(const std::vector<StepRecord>& steps, const Before& before, const After& after) {
-  std::vector<double> gaps;
+  Spread gaps;
   for (size_t i = 1; i < steps.size(); ++i) {
     if (!before(steps[i - 1]) || !after(steps[i])) continue;
     if (steps[i].gap.ns > 0 && steps[i].gap.cause == IdleCause::kNoWork) continue;
-    gaps.push_back(static_cast<double>(steps[i].gap.ns) / 1e3);
+    gaps.add(static_cast<double>(steps[i].gap.ns) / 1e3);
   }
-  return summary(std::move(gaps));
+  return {.count = gaps.count(), .p50_us = gaps.at(0.5), .p99_us = gaps.at(0.99)};
 }
 
 Expected<std::vector<StepRecord>> run_requests(EngineClient& client, StepLog& log, const std::vector<Request>& requests,
@@ -97,9 +86,9 @@ Expected<ModeGaps> measure(const IdsOptions& options, StagingMode mode) {
     if (!steps) return fail(steps.error());
     gaps.decode[b] = decode_gaps(*steps, kBatches[b]);
     if (b > 0) continue;
-    std::vector<double> times;
-    for (const StepRecord& s : *steps) times.push_back(static_cast<double>(s.done_ns - s.begun_ns) / 1e3);
-    gaps.step_us = percentile(times, 0.5);
+    Spread times;
+    for (const StepRecord& s : *steps) times.add(static_cast<double>(s.done_ns - s.begun_ns) / 1e3);
+    gaps.step_us = times.at(0.5);
   }
   const int32_t long_prompt = std::min(4 * setup.limits.chunk_size, memory.context_length - kOutput);
   auto requests = requests_of(options, memory.step.vocab, std::min(kMixedRows, memory.step.max_rows - 1), kArrivals,
