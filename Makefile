@@ -56,14 +56,14 @@ bench-cpu: build ## speed beside llama.cpp on the demo model, in one run
 NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) nvcc)
 NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
-GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_sampler build-gpu/bench_device \
+GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_mixed build-gpu/bench_sampler build-gpu/bench_device \
   build-gpu/bench_fill build-gpu/bench_linear
 
 .PHONY: gpu-programs gpu-check gpu-bench
 gpu-programs: $(GPU_PROGRAMS)
 
-build-gpu/bench_decode: build-gpu/attention_decode.o build-gpu/bench_decode.o
-build-gpu/bench_extend: build-gpu/attention_extend_hopper.o build-gpu/bench_extend.o
+build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_mixed: build-gpu/bench_%: build-gpu/bench_%.o \
+  build-gpu/attention_decode.o build-gpu/attention_extend_hopper.o
 build-gpu/bench_linear: build-gpu/linear_decode.o build-gpu/bench_linear.o
 build-gpu/bench_sampler: build-gpu/sampler.o build-gpu/sampler_scan.o build-gpu/bench_sampler.o \
   build-gpu/host_sampler.o build-gpu/host_vocab_ops.o
@@ -104,19 +104,20 @@ build-gpu/plugin/%.o: src/%.cpp
 # What a GPU machine without this checkout needs: kernel checks, the engine on token ids, tiny models, one script.
 BUNDLE_MIB := 48
 gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GPU machine, 48 MiB at most
-	@test -f $(BUILD)/build.ninja || $(CMAKE_CONFIGURE) -B $(BUILD) -DTAILRACE_TESTS=OFF
-	@$(NINJA) -C $(BUILD) tailrace_ids
+	@$(CMAKE_CONFIGURE) -B $(BUILD) -DTAILRACE_TESTS=ON >/dev/null
+	@$(NINJA) -C $(BUILD) tailrace_ids goldens_test gguf_golden_test
 	@rm -rf bundle && mkdir -p bundle/models
-	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) bundle/ && find bundle -type f -exec strip {} +
+	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(addprefix $(BUILD)/tests/engine/,goldens_test gguf_golden_test) bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh && cp -r $(wildcard tests/goldens/gguf_*) $(BUNDLE_MODELS) bundle/models/
-	@cp -r bench/shapes bundle/
+	@cp -r bench/shapes configs tests/goldens bundle/
 	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
 
 gpu-check: gpu-bundle ## on a machine with an NVIDIA GPU: each CUDA kernel against float64, the engine's answers, contracts
 	@bundle/check.sh
 
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
-	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_sampler bench && build-gpu/bench_device bench && \
+	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_mixed bench && \
+	  build-gpu/bench_sampler bench && build-gpu/bench_device bench && \
 	  build-gpu/bench_fill bench && build-gpu/bench_linear bench
 
 clean: ## remove what was built; models and virtual environments stay

@@ -36,9 +36,17 @@ if [ $# -gt 0 ]; then
   speed "$@"
 else
   for program in bench_*; do run "./$program" check; done
+  for program in goldens_test gguf_golden_test; do run "./$program" --gtest_brief=1 --gtest_filter='*cuda*'; done
   for model in models/*; do
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
     run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare
+  done
+  # Memory errors and races of a whole engine's kernels, on shapes small enough for the instrumented run.
+  for tool in memcheck racecheck; do
+    for program in "./tailrace_ids --model models/gguf_llama/model.gguf --device cuda --prompts 3 --prompt-len 40 --output-len 6" \
+                   "./bench_sampler check 1000"; do
+      run compute-sanitizer --tool $tool --error-exitcode 1 $program
+    done
   done
   steps=(--model shapes/llama3_8_layers --dummy --device cuda --context-length 16384)
   contracts "${steps[@]}" --prompts 8 --prompt-len 2000

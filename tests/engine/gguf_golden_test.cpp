@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "support/engine_fixture.h"
 #include "support/step_driver.h"
@@ -22,6 +23,7 @@ struct Tolerance {
 };
 constexpr Tolerance kExact{0.02, 0.006, 0.8};
 constexpr Tolerance kQuantised{0.9, 0.27, 0.125};
+constexpr Tolerance kCuda{0.3, 0.08, 0.3};  // activations are bf16 between kernels
 
 struct Case {
   const char* model;
@@ -31,7 +33,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.model << " on " << c.
 
 std::vector<Case> cases() {
   std::vector<Case> out;
-  for (const char* backend : {"reference", "cpu"}) {
+  for (const char* backend : {"reference", "cpu", "cuda"}) {
     for (const char* model : kGoldenGgufs) out.push_back({model, backend});
   }
   return out;
@@ -39,11 +41,21 @@ std::vector<Case> cases() {
 
 class GgufGolden : public testing::TestWithParam<Case> {
  protected:
-  GgufGolden() : golden_(load_golden(GetParam().model)), driver_(test_setup(golden_.directory, GetParam().backend)) {}
-
-  static const Tolerance& tolerance() {
-    return std::string(GetParam().backend) == "cpu" ? kQuantised : kExact;
+  void SetUp() override {
+    golden_ = load_golden(GetParam().model);
+    EngineSetup setup = test_setup(golden_.directory, GetParam().backend);
+    if (on("cuda")) {
+      const auto device = decide_device("cuda", 0);
+      if (!device) GTEST_SKIP() << device.error().message();
+      setup.device_kind = "cuda";
+      setup.limits.block_size = 64;
+    }
+    driver_.emplace(setup);
+    ASSERT_TRUE(driver_->ok());
   }
+
+  static bool on(const char* backend) { return std::string(GetParam().backend) == backend; }
+  static const Tolerance& tolerance() { return on("cpu") ? kQuantised : on("cuda") ? kCuda : kExact; }
 
   void compare(const std::vector<float>& got, const float* expected, const std::string& where) {
     ASSERT_EQ(got.size(), static_cast<size_t>(golden_.vocab));
@@ -61,15 +73,14 @@ class GgufGolden : public testing::TestWithParam<Case> {
   }
 
   Golden golden_;
-  StepDriver driver_;
+  std::optional<StepDriver> driver_;
   double worst_ = 0, worst_rms_ = 0;
 };
 
 TEST_P(GgufGolden, logits_by_decode_steps) {
-  ASSERT_TRUE(driver_.ok());
   for (size_t p = 0; p < golden_.prompts.size(); ++p) {
     const GoldenPrompt& prompt = golden_.prompts[p];
-    const auto logits = driver_.logits_in_chunks(prompt.ids, 1);
+    const auto logits = driver_->logits_in_chunks(prompt.ids, 1);
     for (size_t i = 0; i < prompt.positions.size(); ++i) {
       compare(logits[prompt.positions[i]], prompt.logits_at(i),
               "prompt " + std::to_string(p) + " position " + std::to_string(prompt.positions[i]));
@@ -80,11 +91,10 @@ TEST_P(GgufGolden, logits_by_decode_steps) {
 }
 
 TEST_P(GgufGolden, logits_after_a_prompt_in_chunks) {
-  ASSERT_TRUE(driver_.ok());
   for (const int chunk : {7, 16, 64}) {
     for (size_t p = 0; p < golden_.prompts.size(); ++p) {
       const GoldenPrompt& prompt = golden_.prompts[p];
-      const auto logits = driver_.logits_in_chunks(prompt.ids, chunk);
+      const auto logits = driver_->logits_in_chunks(prompt.ids, chunk);
       compare(logits.back(), prompt.logits_at(prompt.positions.size() - 1),
               "prompt " + std::to_string(p) + " in chunks of " + std::to_string(chunk));
     }
@@ -94,18 +104,17 @@ TEST_P(GgufGolden, logits_after_a_prompt_in_chunks) {
 // Wherever the margin exceeds twice the tolerance the token must be the reference's; it is forced in any case, so that
 // one close call does not end the comparison.
 TEST_P(GgufGolden, greedy_continuation) {
-  ASSERT_TRUE(driver_.ok());
   int compared = 0, total = 0;
   for (const GoldenPrompt& prompt : golden_.prompts) {
-    std::vector<float> logits = driver_.logits_in_chunks(prompt.ids, 64).back();
+    std::vector<float> logits = driver_->logits_in_chunks(prompt.ids, 64).back();
     for (size_t i = 0; i < prompt.greedy.size(); ++i, ++total) {
       const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
       if (prompt.margins[i] > 2 * tolerance().worst) {
         EXPECT_EQ(best, prompt.greedy[i]) << "token " << i;
         ++compared;
       }
-      driver_.decode(0, prompt.greedy[i]);
-      logits = driver_.run()[0];
+      driver_->decode(0, prompt.greedy[i]);
+      logits = driver_->run()[0];
     }
   }
   EXPECT_GE(compared, tolerance().clear_share * total) << "too few tokens with a clear margin";

@@ -37,7 +37,9 @@ inline constexpr const char* kGoldenGgufs[] = {"gguf_llama", "gguf_qwen3", "gguf
 
 inline Golden load_golden(const std::string& model) {
   Golden golden;
-  golden.directory = std::string(TAILRACE_SOURCE_DIR) + "/tests/goldens/" + model;
+  // Beside the program's folder in a bundle, else where it was compiled.
+  const std::string here = "goldens/" + model, source = std::string(TAILRACE_SOURCE_DIR) + "/tests/goldens/" + model;
+  golden.directory = std::ifstream(here + "/expected.json") ? here : source;
   std::ifstream text(golden.directory + "/expected.json"), binary(golden.directory + "/logits.bin", std::ios::binary);
   CHECK_MSG(text && binary, ("no golden for " + model).c_str());
   const nlohmann::json document = nlohmann::json::parse(text);

@@ -64,6 +64,7 @@ class CudaBackend : public Backend {
   Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst) const override {
     const auto form = weight_form(shape);
     if (!form) return fail(form.error());
+    if (shape.shape[1] % 32 != 0) return false;
     device_.make_current();
     CUDA_CHECK(fill_random(*form, shape.shape[0], shape.shape[1], seed, deviation, dst, cudaStreamPerThread));
     CUDA_CHECK(cudaStreamSynchronize(cudaStreamPerThread));

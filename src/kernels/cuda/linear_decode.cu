@@ -16,6 +16,7 @@
 
 #include <algorithm>
 
+#include "device/cuda/gpu_code.h"
 #include "kernels/cuda/ptx.h"
 
 namespace tailrace::cuda {
@@ -67,7 +68,7 @@ struct Form<WeightForm::kFp8> {
     __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(w[i]) : "h"(static_cast<uint16_t>(v[2 * j + i / 2] >> (16 * (i % 2)))));
+        w[i] = ptx::halves_of_e4m3(static_cast<uint16_t>(v[2 * j + i / 2] >> (16 * (i % 2))));
       }
     }
   };
@@ -130,8 +131,19 @@ __device__ __forceinline__ int x_piece(int token, int piece) {
   return piece ^ (piece >> 3 & 1) ^ 2 * (token & 1);
 }
 
-// T: the most tokens; G: groups of 16 rows in a tile, x is read once for all of them.
-template <WeightForm F, int T, int G>
+// Shared memory that a CTA may take: where two share an SM, and where one has it alone.
+struct Room {
+  int half, whole;
+};
+constexpr Room kHopperRoom{112 * 1024, 225 * 1024}, kPortableRoom{48 * 1024, 98 * 1024};  // 8.6, 8.9 and 12.0 have the least
+#if __CUDA_ARCH__ == 900
+#define TAILRACE_ROOM kHopperRoom
+#else
+#define TAILRACE_ROOM kPortableRoom
+#endif
+
+// T: the most tokens; G: groups of 16 rows in a tile, x is read once for all of them. ROOM: the kernel's is its architecture's.
+template <WeightForm F, int T, int G, Room ROOM>
 struct Config {
   static_assert(F != WeightForm::kFp8 || 8 * Form<F>::kValues == kScaleBlock);  // a slice has one block scale
   static constexpr int kMaxTokens = T;
@@ -147,11 +159,11 @@ struct Config {
   static constexpr int kJoinFloats = kWarps * kTileRows * kJoinStride;
   static constexpr int kFixed = (kJoinFloats + kTokens) * 4;
   // Slots of a ring: half an SM's shared memory, so that another CTA fits beside, unless that leaves too few.
-  static constexpr int kHalfRoom = (112 * 1024 - kFixed) / (kWarps * kSlotBytes);
-  static constexpr int kRoom = kHalfRoom >= 3 ? kHalfRoom : (225 * 1024 - kFixed) / (kWarps * kSlotBytes);
+  static constexpr int kHalfRoom = (ROOM.half - kFixed) / (kWarps * kSlotBytes);
+  static constexpr int kRoom = kHalfRoom >= 3 ? kHalfRoom : (ROOM.whole - kFixed) / (kWarps * kSlotBytes);
   static constexpr int kSlots = kRoom < kMaxSlots ? kRoom : kMaxSlots;
   static constexpr int kSharedBytes = kSlots * kWarps * kSlotBytes + kFixed;
-  static constexpr int kCtasPerSm = kSharedBytes <= 113 * 1024 ? 2 : 1;
+  static constexpr int kCtasPerSm = kSharedBytes <= ROOM.half ? 2 : 1;
   // Lanes of tokens that are not there read up to this far behind the last slot; what they read goes nowhere.
   static_assert(kSlots >= 2 && kJoinFloats * 4 >= (kTokens - T) * kXRow);
 };
@@ -329,8 +341,9 @@ __device__ void finish(const LinearParams& p, const float* join, const float* fa
 }
 
 template <WeightForm F, int T, int G>
-__global__ void __launch_bounds__(kThreads, Config<F, T, G>::kCtasPerSm) linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
-  using C = Config<F, T, G>;
+__global__ void __launch_bounds__(kThreads, Config<F, T, G, TAILRACE_ROOM>::kCtasPerSm)
+linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
+  using C = Config<F, T, G, TAILRACE_ROOM>;
   constexpr int NT = C::kTileTokens, kValues = Form<F>::kValues;
   extern __shared__ __align__(128) char shared[];
   float* join = reinterpret_cast<float*>(shared + C::kSlots * kWarps * C::kSlotBytes);
@@ -481,7 +494,7 @@ cudaError_t launch(Kernel kernel, const LinearParams& p, int num_sms, cudaStream
   config.dynamicSmemBytes = C::kSharedBytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = code_may_overlap() ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, p, num_tiles_of<C>(p));
 }
 
@@ -491,11 +504,15 @@ constexpr int kManyRows = 16384;  // from here on tiles of 32 rows still give ev
 template <typename Fn>
 auto dispatch(const LinearParams& p, const Fn& fn) {
   const auto by_shape = [&]<WeightForm F>() {
+    const auto call = [&]<int T, int G>() {
+      if (has_hopper_code()) return fn(Config<F, T, G, kHopperRoom>(), linear_kernel<F, T, G>);
+      return fn(Config<F, T, G, kPortableRoom>(), linear_kernel<F, T, G>);
+    };
     const bool many = F != WeightForm::kBf16 && stacked_rows(p) >= kManyRows;
     constexpr int kGroupsOfMany = F == WeightForm::kInt4 ? 1 : 2;  // slots hold 256 columns of x there
-    if (p.tokens > 8) return fn(Config<F, 16, kGroupsOfMany>(), linear_kernel<F, 16, kGroupsOfMany>);
-    if (p.tokens > 1) return many ? fn(Config<F, 8, 2>(), linear_kernel<F, 8, 2>) : fn(Config<F, 8, 1>(), linear_kernel<F, 8, 1>);
-    return many ? fn(Config<F, 1, 2>(), linear_kernel<F, 1, 2>) : fn(Config<F, 1, 1>(), linear_kernel<F, 1, 1>);
+    if (p.tokens > 8) return call.template operator()<16, kGroupsOfMany>();
+    if (p.tokens > 1) return many ? call.template operator()<8, 2>() : call.template operator()<8, 1>();
+    return many ? call.template operator()<1, 2>() : call.template operator()<1, 1>();
   };
   switch (p.matrix[0].form) {
     case WeightForm::kF16: return by_shape.template operator()<WeightForm::kF16>();
@@ -532,7 +549,7 @@ int linear_ctas(const LinearParams& params, int num_sms) {
 const char* linear_unsupported(const LinearParams& params) {
   if (params.tokens > kMaxLinearTokens) return "too many tokens";
   for (int i = 0; i < params.num_matrices; ++i) {
-    if (params.matrix[i].cols % 32 != 0) return "rows are not a multiple of 32 values";
+    if (value_row_bytes(params.matrix[i].form, params.matrix[i].cols) % 16 != 0) return "rows are not whole 16 bytes";
     if (params.matrix[i].form != params.matrix[0].form) return "the matrices are stored in different formats";
   }
   return nullptr;

@@ -18,7 +18,7 @@ struct Matrix {
   const float* row_scale = nullptr;    // [rows] or null
   const float* block_scale = nullptr;  // kFp8: [rows][ceil(cols / kScaleBlock)] or null
   const float* bias = nullptr;       // [rows] or null
-  int rows = 0, cols = 0;            // cols a multiple of 32
+  int rows = 0, cols = 0;            // rows of whole 16 bytes
 };
 
 enum class LinearOut : uint8_t {

@@ -155,8 +155,8 @@ Expected<WeightForm> weight_form(const TensorView& tensor) {
   const FormatTraits traits = format_traits(tensor.format);
   if (tensor.shape.size() != 2) return refuse("only matrices are packed");
   const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
-  if (cols % 32 != 0) {
-    return refuse("the CUDA kernels need columns in multiples of 32, not " + std::to_string(cols));
+  if (traits.block_elems == 1 && cols * traits.block_bytes % 16 != 0) {
+    return refuse("the CUDA kernels need rows of whole 16 bytes, not " + std::to_string(cols) + " " + traits.name + " values");
   }
   if (cols % traits.block_elems != 0) return refuse(std::string("rows are not whole blocks of ") + traits.name);
   if (tensor.rope_interleaved && (tensor.head_dim <= 0 || tensor.head_dim % 2 != 0 || rows % tensor.head_dim != 0)) {
