@@ -594,7 +594,11 @@ __global__ void __launch_bounds__(1024) plan_kernel(DecodePlan* plan, const Batc
 
 template <int D, int ROWS>
 cudaError_t prepare_kernel() {
-  return cudaFuncSetAttribute(decode_kernel<D, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config<D, ROWS>::kSharedBytes);
+  const cudaError_t error =
+      cudaFuncSetAttribute(decode_kernel<D, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config<D, ROWS>::kSharedBytes);
+  // As extend does, so that both fit on one SM at head_dim 64.
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(decode_kernel<D, ROWS>, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
 template <int D, int ROWS>
@@ -643,6 +647,15 @@ bool decode_supported(int head_dim, int q_heads, int kv_heads) {
 
 int decode_ctas(int head_dim, int group) {
   return dispatch(head_dim, group, [=]<int D, int ROWS>() { return resident_ctas<D, ROWS>(); });
+}
+
+int mixed_decode_ctas(int head_dim, int group, int extend_tiles) {
+  int device = 0, sms = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  const int dim = padded_dim(head_dim), resident = decode_ctas(head_dim, group);
+  if (dim == 128 && extend_tiles < sms) return resident;  // half of the SMs with one CTA each would read at 2/3 of the speed
+  return std::min(resident, dim == 64 ? sms : sms / 2);
 }
 
 size_t decode_partial_out_bytes(int head_dim, int max_chunks) {

@@ -68,8 +68,13 @@ struct DecodeParams {
   int launch_index;                 // of the launches that share a plan in a step, < kMaxLaunches
 };
 
-// CTAs of this head_dim that the device holds at once: the grid, since CTAs wait for each other's partials.
+// CTAs of this head_dim that the device holds at once: the grid, since CTAs wait for each other's partials. Beside another kernel
+// some of them start late; that is safe as long as the other's CTAs wait for nothing of this launch, as extend's do.
 int decode_ctas(int head_dim, int group);
+// The grid of a launch that shares the GPU with an extend launch of so many tiles (of all KV heads), and of the plan it then
+// needs: at head_dim 64 a CTA an SM, beside one of extend's; else half of the SMs, which still read at nearly full speed. Its CTAs
+// must be in place before extend's: launch it on the stream that both wait for, extend on a second one.
+int mixed_decode_ctas(int head_dim, int group, int extend_tiles);
 size_t decode_partial_out_bytes(int head_dim, int max_chunks);
 
 // kUnsupported shapes are refused at boot by decode_supported.

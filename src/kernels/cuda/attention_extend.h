@@ -10,6 +10,11 @@
 
 namespace tailrace::cuda {
 
+// Tiles of all KV heads from `from` on have their keys cut into `parts`, on CTAs of their own.
+struct ExtendSplit {
+  int parts = 1, from = 0;
+};
+
 struct ExtendParams {
   const __nv_bfloat16* q;      // [tokens of the step][q_heads][head_dim]
   __nv_bfloat16* out;          // the same
@@ -25,11 +30,21 @@ struct ExtendParams {
   float scale;
   float softcap;               // 0: none
   const float* sinks;          // [q_heads] or null
+  ExtendSplit split;
+  char* partial = nullptr;     // extend_partial_bytes of the parts, or null without
+  unsigned long long* arrivals = nullptr;  // [4 per tile that is cut], zero before the first launch; a launch leaves zeros
 };
 
 // Query rows of a tile: tokens x heads of a group, packed, so that a short chunk fills it and KV is read once a group.
 int extend_tile_rows(int head_dim);
 inline int extend_tiles(int q_len, int group, int tile_rows) { return (q_len * group + tile_rows - 1) / tile_rows; }
+
+// How a launch's tiles are best cut: all where they are fewer than the CTAs that the GPU holds, else those of the last wave.
+// tiles: of all KV heads; kv_tiles: blocks that they see in all; sms: of the GPU. At most kMaxExtendParts parts, so that scratch
+// is bounded. A window's tiles are short and stay whole.
+inline constexpr int kMaxExtendSplits = 8, kMaxExtendParts = 1024;
+ExtendSplit extend_split(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode);
+size_t extend_partial_bytes(int head_dim, int parts);
 
 cudaError_t run_extend_hopper(const ExtendParams& params, cudaStream_t stream);
 

@@ -1,81 +1,55 @@
 // Extend attention on Hopper: o = softmax(scale q K^T + causal mask) V over KV tiles of 64 tokens.
 //
 // Mapping. A CTA owns a tile of 128 packed rows (token, head of the group) of one KV head: row i is token i / group, head
-// i % group. One producer thread issues bulk copies of K and V tiles, straight from the pool's blocks, which hold the 128-byte
-// swizzle already; two warp groups of 64 rows each run wgmma: S = Q K^T (64 x 64 x D), then O += P V with P from registers. The
-// next tile's S is issued before this tile's PV, so that softmax runs under tensor work. At head_dim 512 a CTA owns 64 rows, and
-// the two groups hold half of the output dims each (both compute S).
+// i % group. One thread issues bulk copies of K and V tiles, straight from the pool's blocks, which hold the 128-byte swizzle
+// already; two warp groups of 64 rows each run wgmma: S = Q K^T (64 x 64 x D), then O += P V with P from registers. The next
+// tile's S is issued before this tile's PV, so that softmax runs under tensor work. At head_dim 64, where softmax is most of the
+// work, two CTAs share an SM: four groups hide each other's latencies, and one CTA's start and end the other's; their registers
+// leave no room for a producer warp, so consumer threads load. At head_dim 512 a CTA owns 64 rows, and the two groups hold half
+// of the output dims each (both compute S).
 // Order. Tiles with the most keys start first, so that short ones fill the end of the grid.
+// Splits. Few tiles leave SMs idle: then CTAs take a part of a tile's keys each, and the last of a tile to end joins the parts.
 // Bound: 4 * rows * keys * D FLOP (5 of 4 at 512) over the bf16 rate; S and PV of width 64 keep shared memory at half its rate.
 #include <algorithm>
+#include <cmath>
 
-#include "kernels/cuda/attention_extend.h"
-#include "kernels/cuda/kv_layout.h"
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/attention_extend_tile.cuh"
 #include "kernels/cuda/wgmma.h"
 
 namespace tailrace::cuda {
 namespace {
 
-template <int D>
-struct Config {
-  static constexpr bool kSplitDims = D > 256;              // the groups share rows and split the output dims
-  static constexpr int kRows = kSplitDims ? 64 : 128;
-  static constexpr int kOutDims = kSplitDims ? D / 2 : D;  // of a group
-  static constexpr int kPartDims = D > 256 ? 256 : D;      // a ring stage: this many dims of a tile's K or V
-  static constexpr int kParts = D / kPartDims;
-  static constexpr int kStageBytes = kBlockTokens * kPartDims * 2;
-  static constexpr int kStages = D == 64 ? 12 : D == 128 ? 8 : 5;
-  static constexpr bool kQueryInRegisters = D <= 128;
-  static constexpr int kQueryBytes = kRows * D * 2;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kQueryBytes + 2 * kStages * 8 + 1024;
-  static constexpr int kThreads = 384;
-};
+using namespace extend;
 
-// Where a CTA works.
-struct Tile {
-  BatchRow row;
-  int head;          // KV head
-  int first_packed;  // packed row of its first
-  int low, high;     // KV tiles [low, high)
-};
+// What a CTA spends before and after its KV tiles, and on joining parts, in KV tiles' time (measured, see docs/KERNELS.md).
+constexpr double kExtendPrologueTiles = 3, kExtendJoinTiles = 4;
 
-template <int D>
-__device__ Tile tile_of(const ExtendParams& p, int index) {
+// Asks for COUNT parts of block `id`, K before V, from `first` on; the ring's next stages are `stage` and those behind it, free
+// once `phase` has ended there.
+template <int D, int COUNT>
+__device__ __forceinline__ void load_stages(const ExtendParams& p, int head, int32_t id, int first, char* stages, uint64_t* full,
+                                            uint64_t* empty, int& stage, uint32_t& phase) {
   using C = Config<D>;
-  Tile t;
-  t.head = index % p.kv_heads;
-  int tile = index / p.kv_heads, r = 0;
-  while (p.tile_start[r + 1] <= tile) ++r;
-  t.row = p.rows[r];
-  const int group = p.q_heads / p.kv_heads;
-  tile = p.tile_start[r + 1] - 1 - tile;  // the last tokens see the most keys: first
-  t.first_packed = tile * C::kRows;
-  const int base = t.row.kv_len - t.row.q_len;
-  const int first_token = t.first_packed / group;
-  const int last_token = min((t.first_packed + C::kRows - 1) / group, t.row.q_len - 1);
-  t.low = p.window > 0 ? max(0, base + first_token - p.window + 1) / kBlockTokens : 0;
-  t.high = (base + last_token) / kBlockTokens + 1;
-  return t;
+  const char* src = reinterpret_cast<const char*>(p.pool + (int64_t{id} * p.kv_heads + head) * kv_tile_values(D));
+#pragma unroll 1
+  for (int part = first; part < first + COUNT; ++part) {
+    ptx::mbarrier_wait(empty + stage, phase);
+    ptx::mbarrier_expect(full + stage, C::kStageBytes);
+    ptx::bulk_copy(stages + stage * C::kStageBytes, src + part * C::kStageBytes, C::kStageBytes, full + stage);
+    if (++stage == C::kStages) stage = 0, phase ^= 1;
+  }
 }
 
 template <int D>
 __device__ void produce(const ExtendParams& p, const Tile& t, char* stages, uint64_t* full, uint64_t* empty) {
-  using C = Config<D>;
   const int32_t* table = p.block_table + t.row.slot * p.table_stride;
   int stage = 0;
   uint32_t phase = 1;  // the ring starts empty
-  int32_t ahead = table[t.high - 1];
+  int32_t ahead = t.high > t.low ? table[t.high - 1] : 0;
   for (int tile = t.high - 1; tile >= t.low; --tile) {
-    const char* src = reinterpret_cast<const char*>(p.pool + (int64_t{ahead} * p.kv_heads + t.head) * kv_tile_values(D));
+    const int32_t id = ahead;
     if (tile > t.low) ahead = table[tile - 1];
-#pragma unroll 1
-    for (int part = 0; part < 2 * C::kParts; ++part) {
-      ptx::mbarrier_wait(empty + stage, phase);
-      ptx::mbarrier_expect(full + stage, C::kStageBytes);
-      ptx::bulk_copy(stages + stage * C::kStageBytes, src + part * C::kStageBytes, C::kStageBytes, full + stage);
-      if (++stage == C::kStages) stage = 0, phase ^= 1;
-    }
+    load_stages<D, 2 * Config<D>::kParts>(p, t.head, id, 0, stages, full, empty, stage, phase);
   }
 }
 
@@ -100,43 +74,6 @@ struct Consumer {
     if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(empty + s);
   }
 };
-
-// This thread's two rows: lane / 4 and lane / 4 + 8 of its warp's 16.
-struct Rows {
-  int position[2];  // of the row's token in the sequence; -1: padding
-  int token[2], head[2];
-};
-
-template <int D>
-__device__ Rows rows_of(const ExtendParams& p, const Tile& t, int group_index) {
-  Rows rows;
-  const int group = p.q_heads / p.kv_heads;
-  const int within = (threadIdx.x % 128) / 32 * 16 + (threadIdx.x % 32) / 4 + (Config<D>::kSplitDims ? 0 : group_index * 64);
-  for (int h = 0; h < 2; ++h) {
-    const int packed = t.first_packed + within + 8 * h;
-    rows.token[h] = packed / group;
-    rows.head[h] = t.head * group + packed % group;
-    rows.position[h] = rows.token[h] < t.row.q_len ? t.row.kv_len - t.row.q_len + rows.token[h] : -1;
-  }
-  return rows;
-}
-
-// The group's 64 rows of Q to shared memory, swizzled; rows past the chunk are zero.
-template <int D>
-__device__ void load_query(const ExtendParams& p, const Tile& t, char* query, int first_row, int thread, int threads) {
-  const int group = p.q_heads / p.kv_heads;
-  for (int i = thread; i < 64 * D / 8; i += threads) {
-    const int row = i / (D / 8), d = i % (D / 8) * 8;
-    const int packed = t.first_packed + first_row + row, token = packed / group;
-    const bool real = token < t.row.q_len && d < p.head_dim;
-    const __nv_bfloat16* src =
-        p.q + (int64_t{t.row.q_start + (real ? token : 0)} * p.q_heads + t.head * group + packed % group) * p.head_dim;
-    ptx::copy_16(query + swizzled(row, d) * 2, real ? src + d : src, real);
-  }
-  ptx::copy_commit();
-  ptx::copy_wait();
-  ptx::async_fence();  // wgmma reads what ordinary stores wrote
-}
 
 // Issues S = Q K^T of one tile; the caller commits.
 template <int D>
@@ -173,101 +110,79 @@ __device__ __forceinline__ void issue_output(float (&o)[Config<D>::kOutDims / 2]
   for (int k = 0; k < 4; ++k) ptx::wgmma_rs<1>(o, p[k], ptx::descriptor(v + k * 2048), 1);
 }
 
-struct Softmax {
-  float maximum[2] = {-INFINITY, -INFINITY}, denominator[2] = {0, 0};
+// Without a producer: the first warp fills the ring, all of it, before anything else; then a thread of each group refills it, the
+// first group's with K, the other's with V.
+template <int D>
+__device__ void fill_ring(const ExtendParams& p, const Tile& t, const Consumer<D>& ring) {
+  constexpr int kTiles = Config<D>::kStages / (2 * Config<D>::kParts);
+  const int lane = threadIdx.x % 32, first = t.high - 1;
+  const int32_t id = lane < kTiles && first - lane >= t.low ? p.block_table[t.row.slot * p.table_stride + first - lane] : 0;
+  int stage = 0;
+  uint32_t phase = 1;
+  for (int i = 0; i < kTiles && first - i >= t.low; ++i) {
+    const int32_t block = __shfl_sync(~0u, id, i);
+    if (lane == 0) load_stages<D, 2>(p, t.head, block, 0, ring.stages, ring.full, ring.empty, stage, phase);
+  }
+}
 
-  // Scores in, probabilities out; factor: what the output so far is scaled by.
-  __device__ __forceinline__ void apply(float (&s)[32], const ExtendParams& p, const Rows& rows, int key_at, bool edge,
-                                        float (&factor)[2]) {
-    const float scale = p.softcap > 0 ? p.scale : p.scale * ptx::kLog2e;
-    if (p.softcap > 0) {
-#pragma unroll
-      for (float& v : s) v = p.softcap * tanhf(v * scale / p.softcap) * ptx::kLog2e;
+// While tile i is worked on, the place of the tile two before it, which the other group has left by then as well, is refilled.
+template <int D>
+struct Refill {
+  using C = Config<D>;
+  static constexpr __device__ int reach() { return C::kStages / (2 * C::kParts) - 2; }
+  const int32_t* table;  // of the row
+  int32_t ahead = 0;     // the next block
+
+  __device__ void start(const Tile& t) {
+    if (threadIdx.x % 128 == 0 && t.high - 3 - reach() >= t.low) ahead = table[t.high - 3 - reach()];
+  }
+  // ring stands behind V of the tile before `tile`.
+  __device__ __forceinline__ void step(const ExtendParams& p, const Tile& t, int tile, const Consumer<D>& ring, int group_index) {
+    if (threadIdx.x % 128 == 0 && tile <= t.high - 3 && tile - reach() >= t.low) {
+      int stage = ring.stage - 4 + group_index;
+      uint32_t phase = ring.phase;
+      if (stage < 0) stage += C::kStages, phase ^= 1;
+      const int32_t id = ahead;
+      if (tile - reach() > t.low) ahead = table[tile - reach() - 1];
+      load_stages<D, 1>(p, t.head, id, group_index, ring.stages, ring.full, ring.empty, stage, phase);
     }
-    const float multiply = p.softcap > 0 ? 1.0f : scale;
-    if (edge) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int key = key_at + i / 4 * 8 + (threadIdx.x & 3) * 2 + (i & 1), position = rows.position[(i >> 1) & 1];
-        if (key > position || (p.window > 0 && key <= position - p.window)) s[i] = -INFINITY;
-      }
+    __syncwarp();
+  }
+};
+
+// The group's query in shared memory and, where registers hold it, as fragments.
+template <int D>
+struct Query {
+  using C = Config<D>;
+  char* memory;
+  uint32_t address;
+  uint32_t fragments[C::kQueryInRegisters ? D / 16 : 1][4];
+
+  __device__ __forceinline__ Query(const ExtendParams& p, const Tile& t, char* query, int group_index)
+      : memory(query + (C::kSplitDims ? 0 : group_index * 64 * D * 2)), address(ptx::smem_address(memory)) {
+    if (C::kSplitDims) {
+      load_query<D>(p, t, memory, 0, threadIdx.x, 256);
+      ptx::named_barrier(1, 256);
+    } else {
+      load_query<D>(p, t, memory, group_index * 64, threadIdx.x % 128, 128);
+      ptx::named_barrier(1 + group_index, 128);
     }
+    if constexpr (C::kQueryInRegisters) {
+      const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float top = -INFINITY;
-#pragma unroll
-      for (int i = 0; i < 32; i += 4) top = fmaxf(top, fmaxf(s[i + 2 * h], s[i + 2 * h + 1]));
-      const float now = fmaxf(maximum[h], ptx::quad_max(top) * multiply);
-      // Two partials of -inf have weight 0, never exp(-inf - -inf).
-      factor[h] = maximum[h] == -INFINITY ? 0.0f : ptx::exp2(maximum[h] - now);
-      maximum[h] = now;
-      const float base = now == -INFINITY ? 0.0f : now;
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < 32; i += 4) {
-        s[i + 2 * h] = ptx::exp2(fmaf(s[i + 2 * h], multiply, -base));
-        s[i + 2 * h + 1] = ptx::exp2(fmaf(s[i + 2 * h + 1], multiply, -base));
-        sum += s[i + 2 * h] + s[i + 2 * h + 1];
+      for (int d = 0; d < D; d += 16) {
+        ptx::ldmatrix_x4(fragments[d / 16], address + swizzled(warp * 16 + (lane & 15), d + (lane >> 4) * 8) * 2);
       }
-      denominator[h] = denominator[h] * factor[h] + sum;  // of this thread's columns; the quad is summed at the end
     }
   }
 };
 
-__device__ __forceinline__ void pack(uint32_t (&p)[4][4], const float (&s)[32]) {
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[k][i] = ptx::pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-  }
-}
-
+// Goes over the tile's KV, from its last block down; at least one.
 template <int D>
-__device__ void write_rows(const ExtendParams& p, const Tile& t, const Rows& rows, Softmax& softmax,
-                           const float (&o)[Config<D>::kOutDims / 2], int dim0) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float denominator = ptx::quad_sum(softmax.denominator[h]);
-    if (rows.position[h] < 0) continue;
-    float factor = 1;
-    if (p.sinks) {  // once, unscaled, in log2 units
-      const float sink = p.sinks[rows.head[h]] * ptx::kLog2e, top = fmaxf(softmax.maximum[h], sink);
-      factor = ptx::exp2(softmax.maximum[h] - top);
-      denominator = denominator * factor + ptx::exp2(sink - top);
-    }
-    const float inverse = factor / denominator;
-    __nv_bfloat16* out = p.out + (int64_t{t.row.q_start + rows.token[h]} * p.q_heads + rows.head[h]) * p.head_dim + dim0;
-#pragma unroll
-    for (int n = 0; n < Config<D>::kOutDims / 8; ++n) {
-      const int d = n * 8 + (threadIdx.x & 3) * 2;
-      if (dim0 + d < p.head_dim) {
-        *reinterpret_cast<uint32_t*>(out + d) = ptx::pack_bf16(o[4 * n + 2 * h] * inverse, o[4 * n + 2 * h + 1] * inverse);
-      }
-    }
-  }
-}
-
-template <int D>
-__device__ void consume(const ExtendParams& p, const Tile& t, Consumer<D> ring, char* query, int group_index) {
+__device__ __forceinline__ void attend(const ExtendParams& p, const Tile& t, Consumer<D>& ring, Refill<D>& refill,
+                                       const Query<D>& query, const Rows& rows, Softmax& softmax,
+                                       float (&o)[Config<D>::kOutDims / 2], int group_index) {
   using C = Config<D>;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-  char* own_query = query + (C::kSplitDims ? 0 : group_index * 64 * D * 2);
-  if (C::kSplitDims) {
-    load_query<D>(p, t, own_query, 0, threadIdx.x % 256, 256);
-    ptx::named_barrier(1, 256);
-  } else {
-    load_query<D>(p, t, own_query, group_index * 64, threadIdx.x % 128, 128);
-    ptx::named_barrier(1 + group_index, 128);
-  }
-  const uint32_t q_address = ptx::smem_address(own_query);
-  uint32_t q[C::kQueryInRegisters ? D / 16 : 1][4];
-  if constexpr (C::kQueryInRegisters) {
-#pragma unroll
-    for (int d = 0; d < D; d += 16) {
-      ptx::ldmatrix_x4(q[d / 16], q_address + swizzled(warp * 16 + (lane & 15), d + (lane >> 4) * 8) * 2);
-    }
-  }
-  const Rows rows = rows_of<D>(p, t, group_index);
   // A tile is an edge for this CTA when some row does not see all of it.
   const int group = p.q_heads / p.kv_heads, base = t.row.kv_len - t.row.q_len;
   const int first_position = base + t.first_packed / group;
@@ -276,17 +191,12 @@ __device__ void consume(const ExtendParams& p, const Tile& t, Consumer<D> ring, 
     return (tile + 1) * kBlockTokens - 1 > first_position ||
            (p.window > 0 && tile * kBlockTokens <= last_position - p.window);
   };
-
-  float o[C::kOutDims / 2];
-#pragma unroll
-  for (float& v : o) v = 0;
-  Softmax softmax;
   float factor[2];
   uint32_t probability[4][4];
   {
     float s[32];
     ptx::wgmma_fence();
-    issue_scores<D>(s, q, q_address, ring);
+    issue_scores<D>(s, query.fragments, query.address, ring);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     for (int part = 1; part <= C::kParts; ++part) ring.release(part);
@@ -301,19 +211,19 @@ __device__ void consume(const ExtendParams& p, const Tile& t, Consumer<D> ring, 
       if (++next.stage == C::kStages) next.stage = 0, next.phase ^= 1;
     }
     ptx::wgmma_fence();
-    issue_scores<D>(s, q, q_address, next);
+    issue_scores<D>(s, query.fragments, query.address, next);
     ptx::wgmma_commit();
     issue_output<D>(o, probability, ring, group_index);
     ptx::wgmma_commit();
+    if constexpr (!C::kProducer) refill.step(p, t, tile, ring, group_index);
     ptx::wgmma_wait<1>();
     for (int part = 1; part <= C::kParts; ++part) next.release(part);
-    softmax.apply(s, p, rows, tile * kBlockTokens, is_edge(tile), factor);
+    const bool rescale = softmax.apply(s, p, rows, tile * kBlockTokens, is_edge(tile), factor);
     ptx::wgmma_wait<0>();
     for (int part = 1; part <= C::kParts; ++part) ring.release(part);
+    if (rescale) {
 #pragma unroll
-    for (int n = 0; n < C::kOutDims / 8; ++n) {
-      o[4 * n] *= factor[0], o[4 * n + 1] *= factor[0];
-      o[4 * n + 2] *= factor[1], o[4 * n + 3] *= factor[1];
+      for (int i = 0; i < C::kOutDims / 2; ++i) o[i] *= factor[(i >> 1) & 1];
     }
     pack(probability, s);
     ring = next;
@@ -322,15 +232,44 @@ __device__ void consume(const ExtendParams& p, const Tile& t, Consumer<D> ring, 
   issue_output<D>(o, probability, ring, group_index);
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
-  write_rows<D>(p, t, rows, softmax, o, C::kSplitDims ? group_index * C::kOutDims : 0);
 }
 
-template <int D>
-__global__ void __launch_bounds__(Config<D>::kThreads, 1) extend_kernel(const __grid_constant__ ExtendParams p) {
+template <int D, bool SPLIT>
+__device__ void consume(const ExtendParams& p, const Tile& t, Consumer<D> ring, char* query_memory, uint64_t* claims,
+                        int group_index) {
   using C = Config<D>;
-  extern __shared__ char memory[];
-  char* aligned = memory + (1024 - (ptx::smem_address(memory) & 1023)) % 1024;
-  char* query = aligned + C::kStages * C::kStageBytes;
+  Refill<D> refill{p.block_table + t.row.slot * p.table_stride};
+  if constexpr (!C::kProducer) {
+    if (threadIdx.x < 32) fill_ring<D>(p, t, ring);
+    refill.start(t);
+  }
+  const Query<D> query(p, t, query_memory, group_index);
+  const Rows rows = rows_of<D>(p, t, group_index);
+  float o[C::kOutDims / 2];
+#pragma unroll
+  for (float& v : o) v = 0;
+  Softmax softmax;
+  if (!SPLIT || t.high > t.low) attend<D>(p, t, ring, refill, query, rows, softmax, o, group_index);
+#pragma unroll
+  for (float& l : softmax.denominator) l = ptx::quad_sum(l);
+  if constexpr (!C::kQueryInRegisters) {  // until the products of all warps that read this query tile have ended
+    ptx::named_barrier(C::kSplitDims ? 1 : 1 + group_index, C::kSplitDims ? 256 : 128);
+  }
+  if constexpr (SPLIT) {
+    if (t.parts > 1 && !join_parts<D>(p, t, group_index, claims, softmax, o)) return;
+  }
+  normalise<C::kOutDims>(p, rows, softmax, o);
+  const int first_packed = t.first_packed + (C::kSplitDims ? 0 : group_index * 64);
+  write_rows<C::kOutDims>(p, t, query.memory, threadIdx.x % 128 / 32 * 16, first_packed,
+                          C::kSplitDims ? group_index * C::kOutDims : 0, o);
+}
+
+template <int D, bool SPLIT>
+__global__ void __launch_bounds__(Config<D>::kThreads, Config<D>::kMinCtas)
+extend_kernel(const __grid_constant__ ExtendParams p) {
+  using C = Config<D>;
+  extern __shared__ __align__(1024) char memory[];
+  char* query = memory + C::kStages * C::kStageBytes;
   auto* full = reinterpret_cast<uint64_t*>(query + C::kQueryBytes);
   uint64_t* empty = full + C::kStages;
   if (threadIdx.x == 0) {
@@ -342,23 +281,31 @@ __global__ void __launch_bounds__(Config<D>::kThreads, 1) extend_kernel(const __
   }
   __syncthreads();
   ptx::wait_for_previous_kernel();
-  const Tile t = tile_of<D>(p, blockIdx.x);
-  if (threadIdx.x < 128) {
+  const Tile t = tile_of<D, SPLIT>(p, blockIdx.x);
+  if constexpr (!C::kProducer) {
+    consume<D, SPLIT>(p, t, Consumer<D>{memory, full, empty}, query, empty + C::kStages, threadIdx.x / 128);
+  } else if (threadIdx.x >= C::kConsumers) {
     ptx::registers_down<24>();
-    if (threadIdx.x == 0) produce<D>(p, t, aligned, full, empty);
+    if (threadIdx.x == C::kConsumers) produce<D>(p, t, memory, full, empty);
   } else {
     ptx::registers_up<240>();
-    consume<D>(p, t, Consumer<D>{aligned, full, empty}, query, threadIdx.x / 128 - 1);
+    consume<D, SPLIT>(p, t, Consumer<D>{memory, full, empty}, query, empty + C::kStages, threadIdx.x / 128);
   }
 }
 
-template <int D>
+template <int D, bool SPLIT>
 cudaError_t launch(const ExtendParams& p, cudaStream_t stream) {
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(extend_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config<D>::kSharedBytes);
+  static const cudaError_t prepared = [] {
+    const cudaError_t error =
+        cudaFuncSetAttribute(extend_kernel<D, SPLIT>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config<D>::kSharedBytes);
+    // As decode does: kernels whose SMs are divided differently between shared memory and L1 cannot share one.
+    if (error != cudaSuccess) return error;
+    return cudaFuncSetAttribute(extend_kernel<D, SPLIT>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                cudaSharedmemCarveoutMaxShared);
+  }();
   if (prepared != cudaSuccess) return prepared;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(p.num_tiles * p.kv_heads);
+  config.gridDim = dim3(p.split.from + (p.num_tiles * p.kv_heads - p.split.from) * p.split.parts);
   config.blockDim = dim3(Config<D>::kThreads);
   config.dynamicSmemBytes = Config<D>::kSharedBytes;
   config.stream = stream;
@@ -367,22 +314,58 @@ cudaError_t launch(const ExtendParams& p, cudaStream_t stream) {
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, extend_kernel<D>, p);
+  return cudaLaunchKernelEx(&config, extend_kernel<D, SPLIT>, p);
 }
 
 }  // namespace
 
 int extend_tile_rows(int head_dim) { return padded_dim(head_dim) > 256 ? 64 : 128; }
 
+namespace {
+
+// Calls f.template operator()<D>() for the head dim.
+template <typename F>
+auto dispatch(int head_dim, F f) {
+  switch (padded_dim(head_dim)) {
+    case 64: return f.template operator()<64>();
+    case 128: return f.template operator()<128>();
+    case 256: return f.template operator()<256>();
+    default: return f.template operator()<512>();
+  }
+}
+
+}  // namespace
+
+ExtendSplit extend_split(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode) {
+  if (tiles == 0 || window > 0) return {};
+  // Beside decode, which takes about half of the CTAs' places (mixed_decode_ctas) for an unknown part of the time, a last wave
+  // cannot be foreseen: only tiles that fill less than one are cut.
+  const int held = sms * (padded_dim(head_dim) == 64 ? Config<64>::kMinCtas : 1), resident = beside_decode ? held / 2 : held;
+  const double each = static_cast<double>(kv_tiles) / tiles;
+  const int from = tiles / resident * resident;
+  if (beside_decode && from > 0) return {};
+  ExtendSplit best;
+  double least = 0;
+  for (int parts = 1; parts <= kMaxExtendSplits && parts * (tiles - from) <= kMaxExtendParts; ++parts) {
+    const double whole = each + kExtendPrologueTiles;
+    const double part = parts == 1 ? whole : each / parts + kExtendPrologueTiles + kExtendJoinTiles + parts;
+    const double time = std::ceil((tiles - from) * parts / static_cast<double>(resident)) * part;
+    if (parts == 1 || time < least) best = {parts, from}, least = time;
+  }
+  return best;
+}
+
+size_t extend_partial_bytes(int head_dim, int parts) {
+  return dispatch(head_dim, [=]<int D>() { return size_t{2} * Config<D>::kPartialBytes * parts; });
+}
+
 cudaError_t run_extend_hopper(const ExtendParams& p, cudaStream_t stream) {
   if (p.num_tiles == 0) return cudaSuccess;
-  switch (padded_dim(p.head_dim)) {
-    case 64: return launch<64>(p, stream);
-    case 128: return launch<128>(p, stream);
-    case 256: return launch<256>(p, stream);
-    case 512: return launch<512>(p, stream);
-    default: return cudaErrorInvalidValue;
-  }
+  const int dim = padded_dim(p.head_dim);
+  if (dim != 64 && dim != 128 && dim != 256 && dim != 512) return cudaErrorInvalidValue;
+  return dispatch(p.head_dim, [&]<int D>() {
+    return p.split.parts > 1 ? launch<D, true>(p, stream) : launch<D, false>(p, stream);
+  });
 }
 
 }  // namespace tailrace::cuda
