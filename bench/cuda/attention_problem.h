@@ -16,6 +16,7 @@ struct AttentionCase {
   std::vector<int> lens;              // kv_len of each row
   double peer_us = 0, goal_us = 0;    // the best paged engine and the goal of TARGETS, or 0
   std::vector<int> q_lens = {};       // empty: 1 each (decode)
+  int64_t min_blocks = 0;             // of the pool, which the rows then use sparsely: offsets beyond 32 bits
 
   int rows() const { return static_cast<int>(lens.size()); }
   int q_len(int row) const { return q_lens.empty() ? 1 : q_lens[row]; }
@@ -25,11 +26,14 @@ struct AttentionCase {
     return n;
   }
   int group() const { return q_heads / kv_heads; }
+  // The first block that a row's first query sees.
+  int first_block(int row) const { return window > 0 ? std::max(0, lens[row] - q_len(row) + 1 - window) / kBlockTokens : 0; }
 };
 
 inline int blocks_of(int len) { return (len + kBlockTokens - 1) / kBlockTokens; }
 
-// Shuffled blocks and slots; `layers` pools side by side so that replays find a cold cache.
+// Shuffled blocks and slots; `layers` pools side by side so that replays find a cold cache. Block 0 is NaN: what lies before a
+// window points at it, and nobody may read it.
 struct AttentionProblem {
   const AttentionCase& c;
   int layers, rows, stride;
@@ -38,21 +42,23 @@ struct AttentionProblem {
   Buffer<int32_t> table;
   Buffer<BatchRow> batch;
   Buffer<float> sinks;
+  std::vector<int64_t> place;  // of a block in pool.host
 
   static int64_t total_blocks(const AttentionCase& c) {
     int64_t n = 1;
-    for (int len : c.lens) n += blocks_of(len);
-    return n;
+    for (int r = 0; r < c.rows(); ++r) n += blocks_of(c.lens[r]) - c.first_block(r);
+    return std::max(n, c.min_blocks);
   }
 
   AttentionProblem(const AttentionCase& c, int layers, uint64_t seed)
       : c(c), layers(layers), rows(c.rows()),
         stride(blocks_of(*std::max_element(c.lens.begin(), c.lens.end())) + 1), num_blocks(total_blocks(c)),
         layer_values(num_blocks * c.kv_heads * kv_tile_values(padded_dim(c.dim))),
-        q(size_t{1} * c.tokens() * c.q_heads * c.dim), out(q.count), pool(layers * layer_values),
+        q(size_t{1} * c.tokens() * c.q_heads * c.dim), out(q.count), pool(layers * layer_values, false),
         table(size_t{1} * rows * stride), batch(rows), sinks(c.q_heads) {
     fill_normal(q.device, q.count, seed);
     fill_normal(pool.device, pool.count, seed + 1);
+    for (int l = 0; l < layers; ++l) GPU_CHECK(cudaMemset(pool.device + l * layer_values, 0xff, block_values() * sizeof(pool.host[0])));
     std::mt19937_64 random(seed);
     std::vector<int32_t> ids(num_blocks - 1);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i + 1);
@@ -61,12 +67,29 @@ struct AttentionProblem {
     int q_start = 0;
     for (int r = 0; r < rows; ++r) {
       const int slot = rows - 1 - r;
-      for (int b = 0; b < blocks_of(c.lens[r]); ++b) table.host[size_t{1} * slot * stride + b] = ids[next++];
+      for (int b = c.first_block(r); b < blocks_of(c.lens[r]); ++b) table.host[size_t{1} * slot * stride + b] = ids[next++];
       batch.host[r] = {slot, q_start, c.q_len(r), c.lens[r], 1};
       q_start += c.q_len(r);
     }
     for (float& s : sinks.host) s = std::normal_distribution<float>(0, 2)(random);
     table.upload(), batch.upload(), sinks.upload();
+  }
+
+  int64_t block_values() const { return c.kv_heads * kv_tile_values(padded_dim(c.dim)); }
+
+  // Layer 0's blocks that the rows use, to the host one behind the other.
+  void download_pool() {
+    place.assign(num_blocks, -1);
+    pool.host.clear();
+    for (int r = 0; r < rows; ++r) {
+      for (int b = c.first_block(r); b < blocks_of(c.lens[r]); ++b) {
+        const int64_t id = table.host[size_t{1} * batch.host[r].slot * stride + b], at = static_cast<int64_t>(pool.host.size());
+        place[id] = at / block_values();
+        pool.host.resize(at + block_values());
+        GPU_CHECK(cudaMemcpy(pool.host.data() + at, pool.device + id * block_values(), block_values() * sizeof(pool.host[0]),
+                             cudaMemcpyDeviceToHost));
+      }
+    }
   }
 
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(c.dim)); }
@@ -80,7 +103,7 @@ struct AttentionProblem {
     double top = c.sinks ? sinks.host[h] : -INFINITY;
     auto tile = [&](int key) {
       const int64_t block = table.host[size_t{1} * slot * stride + key / kBlockTokens];
-      return pool.host.data() + kv_tile_offset(num_blocks, c.kv_heads, padded_dim(c.dim), 0, block, h / c.group());
+      return pool.host.data() + kv_tile_offset(num_blocks, c.kv_heads, padded_dim(c.dim), 0, place[block], h / c.group());
     };
     for (int key = low; key <= position; ++key) {
       double s = 0;
@@ -109,7 +132,7 @@ struct AttentionProblem {
 
   // The worst of `samples` random (row, token, head) and of every row's first and last token.
   double worst_error(float softcap, int samples, uint64_t seed) {
-    q.download(), out.download(), pool.download();
+    q.download(), out.download(), download_pool();
     double worst = 0;
     std::mt19937_64 random(seed);
     for (int r = 0; r < rows; ++r) {

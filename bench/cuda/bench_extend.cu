@@ -1,9 +1,9 @@
 // Extend attention: correctness against float64 on fresh random inputs, then TARGETS' table: us, TFLOP/s, ratio to FlashInfer.
-//   bench_extend [check|bench|all]
+//   bench_extend [check|bench|sweep|all]
+#include <cstring>
 #include <string>
 
-#include "attention_problem.h"
-#include "kernels/cuda/attention_extend.h"
+#include "attention_launch.h"
 
 using namespace tailrace;
 using namespace tailrace::cuda;
@@ -12,25 +12,6 @@ using namespace tailrace::cuda::workbench;
 namespace {
 
 using Case = AttentionCase;
-
-struct Problem : AttentionProblem {
-  Buffer<int32_t> tile_start;
-
-  Problem(const Case& c, int layers, uint64_t seed) : AttentionProblem(c, layers, seed), tile_start(c.rows() + 1) {
-    tile_start.host[0] = 0;
-    for (int r = 0; r < rows; ++r) {
-      tile_start.host[r + 1] = tile_start.host[r] + extend_tiles(c.q_len(r), c.group(), extend_tile_rows(c.dim));
-    }
-    tile_start.upload();
-  }
-
-  ExtendParams params(int layer, float softcap = 0) {
-    return {.q = q.device, .out = out.device, .pool = pool.device + layer * layer_values, .block_table = table.device,
-            .table_stride = stride, .rows = batch.device, .tile_start = tile_start.device, .num_rows = rows,
-            .num_tiles = tile_start.host[rows], .q_heads = c.q_heads, .kv_heads = c.kv_heads, .head_dim = c.dim,
-            .window = c.window, .scale = scale(), .softcap = softcap, .sinks = c.sinks ? sinks.device : nullptr};
-  }
-};
 
 int run_checks() {
   const std::vector<Case> cases = {
@@ -43,17 +24,31 @@ int run_checks() {
       {"gemma 16/8/256 w", 16, 8, 256, 1024, false, {1500, 1024}, 0, 0, {700, 300}},
       {"gemma 16/2/512", 16, 2, 512, 0, false, {64, 65, 900}, 0, 0, {64, 1, 200}},
       {"smollm 9/3/64", 9, 3, 64, 0, false, {100, 700}, 0, 0, {100, 5}},
-      {"dim 96", 8, 2, 96, 0, false, {100, 700}, 0, 0, {100, 64}}};
+      {"dim 96", 8, 2, 96, 0, false, {100, 700}, 0, 0, {100, 64}},
+      {"dim 64 no sinks", 8, 1, 64, 0, false, {2500, 9}, 0, 0, {40, 9}},
+      {"huge pool d64", 64, 8, 64, 0, true, {700, 1500}, 0, 0, {70, 150}, 50000},  // more than 2^31 values
+      {"huge pool d128", 32, 8, 128, 0, false, {700, 1500}, 0, 0, {70, 150}, 40000}};
   int failed = 0;
   uint64_t seed = std::random_device{}();
   for (const Case& c : cases) {
-    for (float softcap : {0.0f, 5.0f}) {
-      Problem p(c, 1, ++seed);
-      GPU_CHECK(run_extend_hopper(p.params(0, softcap), nullptr));
-      GPU_CHECK(cudaDeviceSynchronize());
+    AttentionProblem p(c, 1, ++seed);
+    // 8: more than short tiles have blocks; from 5: some tiles stay whole.
+    for (const ExtendSplit& split : {ExtendSplit{1, 0}, {2, 0}, {3, 5}, {8, 0}}) {
+      ExtendRun extend(p, 0, {split.parts, std::min(split.from, ExtendRun(p, 0, {1, 0}).tiles())});
+      const float softcap = split.parts == 2 ? 5 : 0;
+      std::vector<__nv_bfloat16> before;
+      int differ = 0;
+      for (int repeat = 0; repeat < 4; ++repeat) {  // whichever part comes last, the sum is the same
+        p.out.poison();
+        extend.run(0, nullptr, softcap);
+        p.out.download();
+        if (repeat > 0) differ += std::memcmp(before.data(), p.out.host.data(), before.size() * sizeof(before[0])) != 0;
+        before = p.out.host;
+      }
       const double error = p.worst_error(softcap, 300, seed);
-      if (!(error < 1e-2)) failed++, std::printf("FAIL ");
-      std::printf("check %-18s softcap %g: relative error %.2e\n", c.name, softcap, error);
+      if (!(error < 1e-2) || differ > 0) failed++, std::printf("FAIL ");
+      std::printf("check %-18s parts %d from %d softcap %g: relative error %.2e, %d repeats differ\n", c.name, split.parts, split.from,
+                  softcap, error, differ);
     }
   }
   return failed;
@@ -74,20 +69,41 @@ void run_bench() {
                           {"qwen3.6 full", 16, 2, 256, 0, false, {167, 1093, 1974, 263}},
                           {"llama", 32, 8, 128, 0, false, {0, 0, 0, 0}}};
   const int chunks[4] = {2048, 2048, 8192, 512}, prefixes[4] = {0, 8192, 0, 8192};
-  std::printf("%-20s %-14s %9s %9s %8s %8s\n", "shape", "chunk", "us", "TFLOP/s", "peer", "/peer");
+  std::printf("%-20s %-14s %6s %9s %9s %8s %8s\n", "shape", "chunk", "parts", "us", "TFLOP/s", "peer", "/peer");
   for (const Shape& s : shapes) {
     for (int i = 0; i < 4; ++i) {
       const Case c{s.name, s.q_heads, s.kv_heads, s.dim, s.window, s.sinks, {chunks[i] + prefixes[i]}, s.peer[i], 0, {chunks[i]}};
-      Problem p(c, 4, 7);
+      AttentionProblem p(c, 4, 7);
+      ExtendRun extend(p);
       double pairs = 0;
       for (int t = 0; t < chunks[i]; ++t) {
         const double keys = prefixes[i] + t + 1;
         pairs += s.window > 0 ? std::min<double>(keys, s.window) : keys;
       }
       const double flop = 4.0 * pairs * s.q_heads * s.dim;
-      const double us = time_us(4, [&](int l, cudaStream_t stream) { GPU_CHECK(run_extend_hopper(p.params(l), stream)); }, 7);
-      std::printf("%-20s %5d over %-4d %9.1f %9.0f %8.0f %8.2f\n", s.name, chunks[i], prefixes[i], us, flop / us / 1e6,
-                  s.peer[i], s.peer[i] > 0 ? us / s.peer[i] : 0);
+      const double us = time_us(4, [&](int l, cudaStream_t stream) { extend.run(l, stream); }, 7);
+      std::printf("%-20s %5d over %-4d %6d %9.1f %9.0f %8.0f %8.2f\n", s.name, chunks[i], prefixes[i], extend.split.parts, us,
+                  flop / us / 1e6, s.peer[i], s.peer[i] > 0 ? us / s.peer[i] : 0);
+    }
+  }
+}
+
+// What extend_split chooses from.
+void run_sweep() {
+  const Case cases[] = {{"gpt-oss full", 64, 8, 64, 0, true, {}},      {"gemma4 full", 16, 2, 512, 0, false, {}},
+                        {"qwen3.6 full", 16, 2, 256, 0, false, {}},    {"llama", 32, 8, 128, 0, false, {}}};
+  for (Case c : cases) {
+    for (int chunk : {64, 128, 192, 256, 384, 512, 768, 1024}) {
+      c.q_lens = {chunk}, c.lens = {8192 + chunk};
+      AttentionProblem p(c, 3, 7);
+      const ExtendRun chosen(p);
+      std::printf("%-16s %5d over 8192: %5d tiles, chosen %d from %d; parts 1, 2, ...:", c.name, chunk, chosen.tiles(),
+                  chosen.split.parts, chosen.split.from);
+      for (int parts = 1; parts <= kMaxExtendSplits && parts * (chosen.tiles() - chosen.split.from) <= kMaxExtendParts; ++parts) {
+        ExtendRun extend(p, 0, {parts, chosen.split.from});
+        std::printf(" %6.1f", time_us(3, [&](int l, cudaStream_t stream) { extend.run(l, stream); }, 5));
+      }
+      std::printf("\n");
     }
   }
 }
@@ -97,8 +113,9 @@ void run_bench() {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   int failed = 0;
-  if (what != "bench") failed = run_checks();
-  if (what != "check") run_bench();
+  if (what == "check" || what == "all") failed = run_checks();
+  if (what == "bench" || what == "all") run_bench();
+  if (what == "sweep") run_sweep();
   std::printf(failed ? "%d checks FAILED\n" : "all checks passed\n", failed);
   return failed ? 1 : 0;
 }

@@ -25,14 +25,14 @@ inline void check(cudaError_t error, const char* what, int line) {
 
 inline float bf16_round(float v) { return __bfloat162float(__float2bfloat16(v)); }
 
-// Device memory with a host twin.
+// Device memory with a host twin; without one where it is gigabytes that stay on the device.
 template <typename T>
 struct Buffer {
   std::vector<T> host;
   T* device = nullptr;
   size_t count = 0;
 
-  explicit Buffer(size_t n) : host(n), count(n) {
+  explicit Buffer(size_t n, bool twin = true) : host(twin ? n : 0), count(n) {
     GPU_CHECK(cudaMalloc(reinterpret_cast<void**>(&device), std::max<size_t>(n, 1) * sizeof(T)));
     poison();
   }

@@ -1,0 +1,100 @@
+// The two attention kernels on an AttentionProblem: its first rows decode, the others extend, as in a step.
+#pragma once
+
+#include "attention_problem.h"
+#include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/attention_extend.h"
+
+namespace tailrace::cuda::workbench {
+
+static __global__ void next_epoch_kernel(unsigned long long* epoch) { ++*epoch; }
+
+// Rows [0, rows) by the decode kernel, planned for `ctas` CTAs.
+struct DecodeRun {
+  AttentionProblem& p;
+  int rows, ctas, max_chunks;
+  Buffer<char> plan;
+  Buffer<float> partial_out;
+  Buffer<float2> partial_ml;
+  Buffer<unsigned long long> done, epoch;
+
+  DecodeRun(AttentionProblem& problem, int rows, int ctas, int splits = 0)
+      : p(problem), rows(rows), ctas(ctas),
+        max_chunks(std::max(max_decode_chunks(ctas, rows * p.c.kv_heads), rows * p.c.kv_heads * splits)),
+        plan(decode_plan_bytes(max_chunks)), partial_out(decode_partial_out_bytes(p.c.dim, max_chunks) / 4, false),
+        partial_ml(max_chunks * 16), done(max_chunks), epoch(1) {
+    done.zero();
+    epoch.zero();
+  }
+
+  // Once a step, as the engine does: the epoch moves on, so that a replay waits for its own partials.
+  void make_plan(cudaStream_t s, int splits = 0) {
+    next_epoch_kernel<<<1, 1, 0, s>>>(epoch.device);
+    plan_decode(reinterpret_cast<DecodePlan*>(plan.device), p.batch.device, rows, p.table.device, p.stride, p.c.kv_heads, p.c.window,
+                ctas, splits, s);
+  }
+  void run(int layer, cudaStream_t s, float softcap = 0) {
+    GPU_CHECK(run_decode({.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
+                          .block_table = p.table.device, .table_stride = p.stride, .rows = p.batch.device,
+                          .plan = reinterpret_cast<DecodePlan*>(plan.device), .q_heads = p.c.q_heads, .kv_heads = p.c.kv_heads,
+                          .head_dim = p.c.dim, .window = p.c.window, .scale = p.scale(), .softcap = softcap,
+                          .sinks = p.c.sinks ? p.sinks.device : nullptr, .partial_out = partial_out.device,
+                          .partial_ml = partial_ml.device, .done = done.device, .epoch = epoch.device, .launch_index = layer},
+                         ctas, s));
+  }
+};
+
+// Rows [first, all) by the extend kernel.
+struct ExtendRun {
+  AttentionProblem& p;
+  int first;
+  ExtendSplit split;
+  Buffer<int32_t> tile_start;
+  Buffer<char> partial;
+  Buffer<unsigned long long> arrivals;
+
+  // want: as extend_split says where parts is 0.
+  explicit ExtendRun(AttentionProblem& problem, int first = 0, ExtendSplit want = {0, 0})
+      : p(problem), first(first), split(want.parts > 0 ? want : chosen(first > 0)), tile_start(p.rows - first + 1),
+        partial(extend_partial_bytes(p.c.dim, split.parts > 1 ? split.parts * (tiles() - split.from) : 0), false), arrivals(4 * tiles()) {
+    arrivals.zero();
+    tile_start.host[0] = 0;
+    for (int r = first; r < p.rows; ++r) {
+      tile_start.host[r - first + 1] =
+          tile_start.host[r - first] + extend_tiles(p.c.q_len(r), p.c.group(), extend_tile_rows(p.c.dim));
+    }
+    tile_start.upload();
+  }
+
+  ExtendSplit chosen(bool beside_decode) const {
+    int sms = 0;
+    GPU_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    return extend_split(p.c.dim, tiles(), kv_tiles(), p.c.window, sms, beside_decode);
+  }
+  int tiles() const {
+    int n = 0;
+    for (int r = first; r < p.rows; ++r) n += extend_tiles(p.c.q_len(r), p.c.group(), extend_tile_rows(p.c.dim)) * p.c.kv_heads;
+    return n;
+  }
+  // Blocks that the tiles see in all, as the middle token of each row does.
+  int64_t kv_tiles() const {
+    int64_t n = 0;
+    for (int r = first; r < p.rows; ++r) {
+      n += int64_t{extend_tiles(p.c.q_len(r), p.c.group(), extend_tile_rows(p.c.dim))} * p.c.kv_heads *
+           blocks_of(p.c.lens[r] - p.c.q_len(r) / 2);
+    }
+    return n;
+  }
+
+  void run(int layer, cudaStream_t s, float softcap = 0) {
+    GPU_CHECK(run_extend_hopper({.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
+                                 .block_table = p.table.device, .table_stride = p.stride, .rows = p.batch.device + first,
+                                 .tile_start = tile_start.device, .num_rows = p.rows - first,
+                                 .num_tiles = tile_start.host[p.rows - first], .q_heads = p.c.q_heads, .kv_heads = p.c.kv_heads,
+                                 .head_dim = p.c.dim, .window = p.c.window, .scale = p.scale(), .softcap = softcap,
+                                 .sinks = p.c.sinks ? p.sinks.device : nullptr, .split = split, .partial = partial.device,
+                                 .arrivals = arrivals.device}, s));
+  }
+};
+
+}  // namespace tailrace::cuda::workbench
