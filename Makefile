@@ -32,7 +32,7 @@ check: ## everything that needs no GPU: tests, sanitizers, fuzzers, client tests
 	@$(CMAKE_CONFIGURE) -B build-asan -DTAILRACE_SANITIZE=address && $(NINJA) -C build-asan sanitized_tests
 	@$(CMAKE_CONFIGURE) -B build-tsan -DTAILRACE_SANITIZE=thread && $(NINJA) -C build-tsan sanitized_tests
 	@$(MAKE) --no-print-directory fuzzers
-	@tools/setup.sh cuda && $(MAKE) --no-print-directory gpu-programs gpu
+	@tools/setup.sh cuda && $(MAKE) --no-print-directory gpu-programs gpu gpu-portable
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 .PHONY: fuzzers
@@ -52,54 +52,70 @@ bench-cpu: build ## speed beside llama.cpp on the demo model, in one run
 	@tools/setup.sh bench
 	@.venv-bench/bin/python bench/bench_cpu.py
 
-# CUDA kernels: nvcc and g++ alone, so that a GPU machine needs nothing else. Hopper first.
+# CUDA kernels: nvcc and g++ alone, so that a GPU machine needs nothing else. GPU_ARCHS says what they are compiled for: machine
+# code (80: also 8.6 and 8.7; 90a: Hopper with its own instructions) or ptxNN, which a driver compiles for any later GPU. One
+# folder of objects for each choice.
+GPU_ARCHS := 90a
+GPU_BUILD := build-gpu
+RELEASE_ARCHS := 80 89 90a 120 ptx80
+GPU_GENCODE = $(foreach a,$(filter-out ptx%,$(GPU_ARCHS)),-gencode=arch=compute_$(a),code=sm_$(a)) \
+  $(foreach a,$(patsubst ptx%,%,$(filter ptx%,$(GPU_ARCHS))),-gencode=arch=compute_$(a),code=compute_$(a))
 NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) nvcc)
-NVCC_FLAGS := -std=c++20 -O3 -Isrc -gencode=arch=compute_90a,code=sm_90a -Xcompiler -fPIC
+NVCC_FLAGS = -std=c++20 -O3 -Isrc $(GPU_GENCODE) -Xcompiler -fPIC
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
-GPU_PROGRAMS := build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_mixed build-gpu/bench_sampler build-gpu/bench_device \
-  build-gpu/bench_fill build-gpu/bench_linear
+GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)/bench_mixed $(GPU_BUILD)/bench_sampler $(GPU_BUILD)/bench_device \
+  $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear
 
 .PHONY: gpu-programs gpu-check gpu-bench
 gpu-programs: $(GPU_PROGRAMS)
 
-build-gpu/bench_decode build-gpu/bench_extend build-gpu/bench_mixed: build-gpu/bench_%: build-gpu/bench_%.o \
-  build-gpu/attention_decode.o build-gpu/attention_extend_hopper.o
-build-gpu/bench_linear: build-gpu/linear_decode.o build-gpu/bench_linear.o
-build-gpu/bench_sampler: build-gpu/sampler.o build-gpu/sampler_scan.o build-gpu/bench_sampler.o \
-  build-gpu/host_sampler.o build-gpu/host_vocab_ops.o
-build-gpu/bench_fill: build-gpu/random_fill.o build-gpu/bench_fill.o
-build-gpu/bench_device: build-gpu/device_gpu_clock.o build-gpu/bench_device.o \
-  $(patsubst src/%.cpp,build-gpu/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
+$(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)/bench_mixed: $(GPU_BUILD)/bench_%: $(GPU_BUILD)/bench_%.o \
+  $(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o
+$(GPU_BUILD)/bench_linear: $(GPU_BUILD)/linear_decode.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_linear.o
+$(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_sampler.o \
+  $(GPU_BUILD)/host_sampler.o $(GPU_BUILD)/host_vocab_ops.o
+$(GPU_BUILD)/bench_fill: $(GPU_BUILD)/random_fill.o $(GPU_BUILD)/bench_fill.o
+$(GPU_BUILD)/bench_device: $(GPU_BUILD)/device_gpu_clock.o $(GPU_BUILD)/bench_device.o \
+  $(patsubst src/%.cpp,$(GPU_BUILD)/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
 $(GPU_PROGRAMS):
 	@$(NVCC) $(NVCC_FLAGS) -cudart static $^ -o $@
-build-gpu/%.o: src/kernels/cuda/%.cu
-	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
-build-gpu/%.o: bench/cuda/%.cu
-	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
-build-gpu/host_%.o: src/sampler/%.cpp
-	@mkdir -p build-gpu && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
--include $(wildcard build-gpu/*.d)
+$(GPU_BUILD)/%.o: src/kernels/cuda/%.cu
+	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+$(GPU_BUILD)/%.o: bench/cuda/%.cu
+	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+$(GPU_BUILD)/host_%.o: src/sampler/%.cpp
+	@mkdir -p $(GPU_BUILD) && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
+$(GPU_BUILD)/attention_extend_hopper.o: override GPU_ARCHS := 90a
+-include $(wildcard $(GPU_BUILD)/*.d)
 
 # The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.
 PLUGIN := $(BUILD)/libtailrace_cuda.so
-PLUGIN_CXX := $(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-unused-parameter -fPIC -fvisibility=hidden -Isrc
+PLUGIN_CXX := $(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-unused-parameter -fPIC -fvisibility=hidden -Isrc \
+  -DTAILRACE_GPU_ARCHS='"$(GPU_ARCHS)"'
 PLUGIN_HOST := $(filter-out %_test.cpp,$(wildcard src/device/cuda/*.cpp src/kernels/cuda/*.cpp))
-PLUGIN_OBJECTS := $(patsubst src/kernels/cuda/%.cu,build-gpu/%.o,$(wildcard src/kernels/cuda/*.cu)) \
-  $(patsubst src/device/cuda/%.cu,build-gpu/device_%.o,$(wildcard src/device/cuda/*.cu)) \
-  $(patsubst src/%.cpp,build-gpu/plugin/%.o,$(PLUGIN_HOST))
+PLUGIN_OBJECTS := $(patsubst src/kernels/cuda/%.cu,$(GPU_BUILD)/%.o,$(wildcard src/kernels/cuda/*.cu)) \
+  $(patsubst src/device/cuda/%.cu,$(GPU_BUILD)/device_%.o,$(wildcard src/device/cuda/*.cu)) \
+  $(patsubst src/%.cpp,$(GPU_BUILD)/plugin/%.o,$(PLUGIN_HOST))
 
-.PHONY: gpu gpu-bundle
+.PHONY: gpu gpu-bundle gpu-portable release
 gpu: $(PLUGIN) ## build/libtailrace_cuda.so, which ./build/tailrace then loads; needs nvcc and g++ alone
 
 $(PLUGIN): $(PLUGIN_OBJECTS)
 	@mkdir -p $(BUILD) && $(CXX) -shared -static-libstdc++ -static-libgcc -Wl,--no-undefined \
 	  -Wl,--version-script=src/device/cuda/plugin.map $^ \
 	  -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -o $@
-build-gpu/device_%.o: src/device/cuda/%.cu
-	@mkdir -p build-gpu && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
-build-gpu/plugin/%.o: src/%.cpp
+$(GPU_BUILD)/device_%.o: src/device/cuda/%.cu
+	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
+$(GPU_BUILD)/plugin/%.o: src/%.cpp
 	@mkdir -p $(@D) && $(PLUGIN_CXX) -isystem $(CUDA_HOME)/include -MD -MF $(@:.o=.d) -c $< -o $@
--include $(wildcard build-gpu/plugin/*/*.d build-gpu/plugin/*/*/*.d)
+-include $(wildcard $(GPU_BUILD)/plugin/*/*.d $(GPU_BUILD)/plugin/*/*/*.d)
+
+release: ## the same for GPUs of compute capability 8.0, 8.6, 8.9, 9.0, 12.0 and, compiled by their driver, others from 8.0 on
+	@tools/setup.sh cuda
+	@$(MAKE) --no-print-directory GPU_BUILD=build-gpu-release GPU_ARCHS="$(RELEASE_ARCHS)" gpu
+
+gpu-portable: # that the kernels still compile for what lacks Hopper's instructions
+	@$(MAKE) --no-print-directory GPU_BUILD=build-gpu-80 GPU_ARCHS=80 PLUGIN=build-gpu-80/libtailrace_cuda.so gpu
 
 # What a GPU machine without this checkout needs: kernel checks, the engine on token ids, tiny models, one script.
 BUNDLE_MIB := 48
@@ -116,9 +132,8 @@ gpu-check: gpu-bundle ## on a machine with an NVIDIA GPU: each CUDA kernel again
 	@bundle/check.sh
 
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
-	@build-gpu/bench_decode bench && build-gpu/bench_extend bench && build-gpu/bench_mixed bench && \
-	  build-gpu/bench_sampler bench && build-gpu/bench_device bench && \
-	  build-gpu/bench_fill bench && build-gpu/bench_linear bench
+	@$(GPU_BUILD)/bench_decode bench && $(GPU_BUILD)/bench_extend bench && $(GPU_BUILD)/bench_mixed bench && \
+	  $(GPU_BUILD)/bench_sampler bench && $(GPU_BUILD)/bench_device bench && \
 
 clean: ## remove what was built; models and virtual environments stay
-	rm -rf build build-asan build-tsan build-fuzz build-gpu bundle
+	rm -rf build build-asan build-tsan build-fuzz build-gpu build-gpu-* bundle

@@ -1,14 +1,29 @@
 // Finds a GPU and says in one line why there is none that this build can use.
 #include <cstdlib>
+#include <sstream>
 
 #include "device/cuda/cuda_device.h"
 
 namespace tailrace::cuda {
 namespace {
 
-// What the kernels are compiled for (Makefile: NVCC_FLAGS). Architecture-specific code runs on this one only.
-constexpr int kMajor = 9, kMinor = 0;
-constexpr const char* kSupported = "compute capability 9.0 (H100, H200, H800, GH200)";
+// What the kernels are compiled for, as in the Makefile: "80 89 90a 120 ptx80".
+constexpr const char* kArchs = TAILRACE_GPU_ARCHS;
+
+// Whether one of them runs on a GPU of this compute capability (86 for 8.6): machine code does on later minors of its major, code
+// with an `a` on its own alone, and PTX is compiled by the driver for whatever is later.
+bool has_code_for(int capability) {
+  std::istringstream archs(kArchs);
+  for (std::string arch; archs >> arch;) {
+    const bool ptx = arch.starts_with("ptx");
+    const int number = std::atoi(arch.c_str() + (ptx ? 3 : 0));
+    const bool runs = ptx ? number <= capability
+                      : arch.ends_with('a') ? number == capability
+                                            : number / 10 == capability / 10 && number <= capability;
+    if (runs) return true;
+  }
+  return false;
+}
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -48,10 +63,12 @@ Expected<cudaDeviceProp> find_device(int index) {
   if (cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
     return fail(failed("the GPU cannot be asked what it is", error));
   }
-  if (properties.major != kMajor || properties.minor != kMinor) {
-    return fail(StatusCode::kUnsupported, "GPU " + std::to_string(index) + " (" + properties.name +
-                                              ") has compute capability " + std::to_string(properties.major) + "." +
-                                              std::to_string(properties.minor) + "; this build supports " + kSupported);
+  if (!has_code_for(properties.major * 10 + properties.minor)) {
+    const std::string which = "GPU " + std::to_string(index) + " (" + properties.name + ") has compute capability " +
+                              std::to_string(properties.major) + "." + std::to_string(properties.minor);
+    return fail(StatusCode::kUnsupported,
+                properties.major < 8 ? which + "; tailrace needs 8.0 or later"
+                                     : which + "; this build has code for " + kArchs + " alone (`make release` builds for all from 8.0 on)");
   }
   return properties;
 }

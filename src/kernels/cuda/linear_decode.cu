@@ -1,7 +1,8 @@
 // Projections of few tokens: a stream of weights through shared memory past tensor cores.
 //
 // Mapping. A tile is 16 or 32 output rows (gated: 8 of gate and 8 of up in each 16) over all columns; a CTA takes every grid-th
-// tile, and two CTAs share an SM, so that one streams while the other finishes a tile. Its eight warps share out the columns; each keeps its own ring of slices (16 rows x 128 bytes and the tokens' x), filled by 16-byte
+// tile, and two CTAs share an SM, so that one streams while the other finishes a tile. Its warps (eight; four where shared memory
+// is small) share out the columns; each keeps its own ring of slices (16 rows x 128 bytes and the tokens' x), filled by 16-byte
 // asynchronous copies, and multiplies them (m16n8k16: weights are the 16, tokens the 8) without waiting for another warp;
 // their sums meet in shared memory at a tile's end. Which column sits in which slot of a fragment does not matter as long as
 // weights and x agree, so a lane reads 8 consecutive values of a row with one load.
@@ -22,7 +23,7 @@
 namespace tailrace::cuda {
 namespace {
 
-constexpr int kGroupRows = 16, kWarps = 8, kThreads = kWarps * 32, kMaxSlots = 8;
+constexpr int kGroupRows = 16, kMaxSlots = 8;
 constexpr float kHalfFactor = 16.0f;
 
 // ---- Weight forms ------------------------------------------------------------------------------------------------
@@ -131,11 +132,12 @@ __device__ __forceinline__ int x_piece(int token, int piece) {
   return piece ^ (piece >> 3 & 1) ^ 2 * (token & 1);
 }
 
-// Shared memory that a CTA may take: where two share an SM, and where one has it alone.
+// Warps of a CTA, and the shared memory that it may take where two share an SM and where one has it alone.
 struct Room {
-  int half, whole;
+  int warps, half, whole;
 };
-constexpr Room kHopperRoom{112 * 1024, 225 * 1024}, kPortableRoom{48 * 1024, 98 * 1024};  // 8.6, 8.9 and 12.0 have the least
+constexpr Room kHopperRoom{8, 112 * 1024, 225 * 1024}, kPortableRoom{4, 48 * 1024, 98 * 1024};  // 8.6, 8.9 and 12.0 have the least
+#pragma nv_diag_suppress 177  // each compilation has one room whose Config is only half used
 #if __CUDA_ARCH__ == 900
 #define TAILRACE_ROOM kHopperRoom
 #else
@@ -145,6 +147,7 @@ constexpr Room kHopperRoom{112 * 1024, 225 * 1024}, kPortableRoom{48 * 1024, 98 
 // T: the most tokens; G: groups of 16 rows in a tile, x is read once for all of them. ROOM: the kernel's is its architecture's.
 template <WeightForm F, int T, int G, Room ROOM>
 struct Config {
+  static constexpr int kWarps = ROOM.warps, kThreads = kWarps * 32;
   static_assert(F != WeightForm::kFp8 || 8 * Form<F>::kValues == kScaleBlock);  // a slice has one block scale
   static constexpr int kMaxTokens = T;
   static constexpr int kTileTokens = (T + 7) / 8, kTokens = kTileTokens * 8;  // of the tensor cores' 8
@@ -156,7 +159,9 @@ struct Config {
   static constexpr int kSlotBytes = kXAt + T * kXRow;
   static constexpr int kJoinStride = kTokens + 1;
   static constexpr int kSteps = (kTokens * kTileRows + kThreads - 1) / kThreads;  // outputs of a tile per thread
-  static constexpr int kJoinFloats = kWarps * kTileRows * kJoinStride;
+  // Lanes of tokens that are not there read up to this far behind the last slot; what they read goes nowhere.
+  static constexpr int kBehindFloats = (kTokens - T) * kXRow / 4;
+  static constexpr int kJoinFloats = std::max(kWarps * kTileRows * kJoinStride, kBehindFloats);
   static constexpr int kFixed = (kJoinFloats + kTokens) * 4;
   // Slots of a ring: half an SM's shared memory, so that another CTA fits beside, unless that leaves too few.
   static constexpr int kHalfRoom = (ROOM.half - kFixed) / (kWarps * kSlotBytes);
@@ -164,8 +169,7 @@ struct Config {
   static constexpr int kSlots = kRoom < kMaxSlots ? kRoom : kMaxSlots;
   static constexpr int kSharedBytes = kSlots * kWarps * kSlotBytes + kFixed;
   static constexpr int kCtasPerSm = kSharedBytes <= ROOM.half ? 2 : 1;
-  // Lanes of tokens that are not there read up to this far behind the last slot; what they read goes nowhere.
-  static_assert(kSlots >= 2 && kJoinFloats * 4 >= (kTokens - T) * kXRow);
+  static_assert(kSlots >= 2);
 };
 
 // The matrix row of row r of `tile`; null beyond the end.
@@ -201,10 +205,10 @@ struct Stream {
 
   __device__ Stream(const LinearParams& p, uint32_t ring, int warp, int lane) : p(p), ring(ring), lane(lane), cols(p.matrix[0].cols) {
     begin = warp * C::kSlice;
-    slices = begin < cols ? (cols - begin - 1) / (kWarps * C::kSlice) + 1 : 0;
+    slices = begin < cols ? (cols - begin - 1) / (C::kWarps * C::kSlice) + 1 : 0;
   }
   // Columns from the slice's first to the row's end.
-  __device__ int left(int slice) const { return cols - begin - slice * (kWarps * C::kSlice); }
+  __device__ int left(int slice) const { return cols - begin - slice * (C::kWarps * C::kSlice); }
   __device__ uint32_t slot(int i) const { return ring + i * C::kSlotBytes; }
 
   __device__ void set_tile(int tile) {
@@ -227,7 +231,7 @@ struct Stream {
   }
   __device__ __forceinline__ void load_weights(uint32_t slot, int slice) const {
     const uint32_t to = slot + lane / 8 * kRowBytes + ((lane % 8) ^ weight_swizzle(lane / 8)) * 16;  // rows 4 apart swizzle alike
-    const int offset = slice * (kWarps * kRowBytes);
+    const int offset = slice * (C::kWarps * kRowBytes);
     if (left(slice) >= C::kSlice) {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) ptx::copy_16_to(to + i * 4 * kRowBytes, from[i] + offset);
@@ -242,7 +246,7 @@ struct Stream {
         const int at = i * 32 + lane;
         const bool real = Form<F>::scale_bytes(left(slice)) > at % kScalePieces * 16;
         if (at < C::kTileRows * kScalePieces) {
-          ptx::copy_16_to(slot + C::kScalesAt + at * 16, real ? scales_from[i] + slice * (kWarps * C::kScaleRow) : scales_from[i], real);
+          ptx::copy_16_to(slot + C::kScalesAt + at * 16, real ? scales_from[i] + slice * (C::kWarps * C::kScaleRow) : scales_from[i], real);
         }
       }
     }
@@ -297,11 +301,11 @@ __device__ void finish(const LinearParams& p, const float* join, const float* fa
   auto sum = [&](int r, int m) {
     float y = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) y += join[(w * kTileRows + r) * C::kJoinStride + m];
+    for (int w = 0; w < C::kWarps; ++w) y += join[(w * kTileRows + r) * C::kJoinStride + m];
     return y * factor[m];
   };
   if (p.out_kind == LinearOut::kGated) {
-    for (int i = thread; i < kTileRows / 2 * kTokens; i += kThreads) {
+    for (int i = thread; i < kTileRows / 2 * kTokens; i += C::kThreads) {
       const int pair = i % (kTileRows / 2), m = i / (kTileRows / 2), r = pair / 8 * kGroupRows + pair % 8;
       const int row = tile * (kTileRows / 2) + pair;
       if (m >= p.tokens || row >= p.matrix[0].rows) continue;
@@ -314,7 +318,7 @@ __device__ void finish(const LinearParams& p, const float* join, const float* fa
   }
 #pragma unroll
   for (int step = 0; step < C::kSteps; ++step) {
-    const int i = thread + step * kThreads, r = i % kTileRows, m = i / kTileRows;
+    const int i = thread + step * C::kThreads, r = i % kTileRows, m = i / kTileRows;
     float squared = 0;
     const RowPlace place = m < p.tokens ? row_place(p, kTileRows, tile, r) : RowPlace{nullptr, 0};
     if (place.matrix != nullptr) {
@@ -341,12 +345,12 @@ __device__ void finish(const LinearParams& p, const float* join, const float* fa
 }
 
 template <WeightForm F, int T, int G>
-__global__ void __launch_bounds__(kThreads, Config<F, T, G, TAILRACE_ROOM>::kCtasPerSm)
+__global__ void __launch_bounds__(Config<F, T, G, TAILRACE_ROOM>::kThreads, Config<F, T, G, TAILRACE_ROOM>::kCtasPerSm)
 linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
   using C = Config<F, T, G, TAILRACE_ROOM>;
   constexpr int NT = C::kTileTokens, kValues = Form<F>::kValues;
   extern __shared__ __align__(128) char shared[];
-  float* join = reinterpret_cast<float*>(shared + C::kSlots * kWarps * C::kSlotBytes);
+  float* join = reinterpret_cast<float*>(shared + C::kSlots * C::kWarps * C::kSlotBytes);
   float* factor = join + C::kJoinFloats;
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   ptx::let_next_kernel_start();
@@ -367,7 +371,7 @@ linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
     if (i < filled) stream.load_tokens(stream.slot(i), i % stream.slices);
     ptx::copy_commit();
   }
-  for (int m = warp; m < C::kTokens; m += kWarps) {
+  for (int m = warp; m < C::kTokens; m += C::kWarps) {
     float total = 0;
     if (p.squares != nullptr && m < p.tokens) {
       for (int i = lane; i < p.num_squares; i += 32) total += __ldcg(p.squares + i * kMaxLinearTokens + m);
@@ -431,7 +435,7 @@ linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
         for (int i = 0; i < G * NT * 4; ++i) {
           const int group = i / 4 / NT, t = i / 4 % NT, e = i % 4;
           const float* scale = block_scales[group][e / 2];
-          if (scale != nullptr) scaled[group][t][e] += scale[slice * kWarps] * (sums[group][t][0][e] + sums[group][t][1][e]);
+          if (scale != nullptr) scaled[group][t][e] += scale[slice * C::kWarps] * (sums[group][t][0][e] + sums[group][t][1][e]);
           sums[group][t][0][e] = sums[group][t][1][e] = 0;
         }
       }
@@ -459,7 +463,7 @@ linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
   }
   if (p.out_kind == LinearOut::kResidual && p.next != nullptr && thread % C::kTileRows == 0) {
     for (int step = 0; step < C::kSteps; ++step) {
-      const int m = (thread + step * kThreads) / C::kTileRows;
+      const int m = (thread + step * C::kThreads) / C::kTileRows;
       if (m < p.tokens) p.out_squares[blockIdx.x * kMaxLinearTokens + m] = squares[step];
     }
   }
@@ -490,7 +494,7 @@ cudaError_t launch(Kernel kernel, const LinearParams& p, int num_sms, cudaStream
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(num_ctas<C>(p, num_sms));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(C::kThreads);
   config.dynamicSmemBytes = C::kSharedBytes;
   config.stream = stream;
   config.attrs = &overlap;

@@ -14,6 +14,7 @@
 
 #include <climits>
 
+#include "device/cuda/gpu_code.h"
 #include "kernels/cuda/sampler_cut.cuh"
 #include "sampler/philox.h"
 
@@ -248,14 +249,9 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
   if (may_need_help) end_jobs(s);
 }
 
-// CTAs a row: while they would idle otherwise. 1 where the GPU has no clusters.
+// CTAs a row: while they would idle otherwise. 1 where there are no clusters.
 int ctas_per_row(int num_rows) {
-  static const bool clusters = [] {
-    int device = 0, supported = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&supported, cudaDevAttrClusterLaunch, device) == cudaSuccess && supported != 0;
-  }();
-  if (!clusters) return 1;
+  if (!code_has_clusters()) return 1;
   return num_rows <= 16 ? 8 : num_rows <= 32 ? 4 : num_rows <= 64 ? 2 : 1;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "device/cuda/gpu_code.h"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/ptx.h"
 
@@ -23,7 +24,7 @@ cudaError_t launch(void (*kernel)(Params...), dim3 grid, int threads, cudaStream
   config.blockDim = dim3(threads);
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = code_may_overlap() ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
@@ -153,9 +154,7 @@ __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, floa
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const auto byte = static_cast<uint8_t>(values[row * m.cols + k / 4 * 4 + i / 4 * 4 + fp8_position(i % 4)]);
-      uint32_t halves;
-      asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(byte)));
-      out[i] = __half2float(__ushort_as_half(static_cast<uint16_t>(halves))) * scale;
+      out[i] = __half2float(__ushort_as_half(static_cast<uint16_t>(ptx::halves_of_e4m3(byte)))) * scale;
     }
   } else if (m.form == WeightForm::kInt4) {
     const uint32_t v = *reinterpret_cast<const uint32_t*>(values + row * (m.cols / 2) + k / 2);
