@@ -603,13 +603,16 @@ cudaError_t prepare_kernel() {
 
 template <int D, int ROWS>
 int resident_ctas() {
-  if (prepare_kernel<D, ROWS>() != cudaSuccess) return 0;
-  int device = 0, sms = 0, per_sm = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, decode_kernel<D, ROWS>, Config<D, ROWS>::kThreads,
-                                                Config<D, ROWS>::kSharedBytes);
-  return sms * per_sm;
+  static const int resident = [] {
+    if (prepare_kernel<D, ROWS>() != cudaSuccess) return 0;
+    int device = 0, sms = 0, per_sm = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, decode_kernel<D, ROWS>, Config<D, ROWS>::kThreads,
+                                                  Config<D, ROWS>::kSharedBytes);
+    return sms * per_sm;
+  }();
+  return resident;
 }
 
 template <int D, int ROWS>

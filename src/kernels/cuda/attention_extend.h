@@ -46,6 +46,8 @@ inline constexpr int kMaxExtendSplits = 8, kMaxExtendParts = 1024;
 ExtendSplit extend_split(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode);
 size_t extend_partial_bytes(int head_dim, int parts);
 
+// At boot: loads the kernels of a head dim, so that no launch does.
+cudaError_t prepare_extend(int head_dim);
 cudaError_t run_extend_hopper(const ExtendParams& params, cudaStream_t stream);
 
 }  // namespace tailrace::cuda

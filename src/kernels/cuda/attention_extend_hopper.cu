@@ -294,16 +294,21 @@ extend_kernel(const __grid_constant__ ExtendParams p) {
 }
 
 template <int D, bool SPLIT>
-cudaError_t launch(const ExtendParams& p, cudaStream_t stream) {
+cudaError_t prepare() {
   static const cudaError_t prepared = [] {
     const cudaError_t error =
         cudaFuncSetAttribute(extend_kernel<D, SPLIT>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config<D>::kSharedBytes);
-    // As decode does: kernels whose SMs are divided differently between shared memory and L1 cannot share one.
     if (error != cudaSuccess) return error;
+    // As decode does: kernels whose SMs are divided differently between shared memory and L1 cannot share one.
     return cudaFuncSetAttribute(extend_kernel<D, SPLIT>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                 cudaSharedmemCarveoutMaxShared);
   }();
-  if (prepared != cudaSuccess) return prepared;
+  return prepared;
+}
+
+template <int D, bool SPLIT>
+cudaError_t launch(const ExtendParams& p, cudaStream_t stream) {
+  if (const cudaError_t error = prepare<D, SPLIT>(); error != cudaSuccess) return error;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(p.split.from + (p.num_tiles * p.kv_heads - p.split.from) * p.split.parts);
   config.blockDim = dim3(Config<D>::kThreads);
@@ -357,6 +362,13 @@ ExtendSplit extend_split(int head_dim, int tiles, int64_t kv_tiles, int window, 
 
 size_t extend_partial_bytes(int head_dim, int parts) {
   return dispatch(head_dim, [=]<int D>() { return size_t{2} * Config<D>::kPartialBytes * parts; });
+}
+
+cudaError_t prepare_extend(int head_dim) {
+  return dispatch(head_dim, [&]<int D>() {
+    const cudaError_t error = prepare<D, false>();
+    return error != cudaSuccess ? error : prepare<D, true>();
+  });
 }
 
 cudaError_t run_extend_hopper(const ExtendParams& p, cudaStream_t stream) {
