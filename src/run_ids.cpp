@@ -34,9 +34,9 @@ void print_model(const IdsOptions& options, EngineHost& host) {
   for (const std::string& note : host.report().memory.notes) std::printf("  note: %s\n", note.c_str());
   const CostModel& cost = host.cost();
   std::printf(
-      "  measured: step %.1f us + %.2f per decode row + %.4f per key; prefill %.2f per token, %.5f per cached key, "
+      "  measured: step %.1f us + %.2f per decode row + %.4f per key; prefill %.1f + %.2f per token, %.5f per cached key, "
       "%.7f per pair\n",
-      cost.base_us, cost.decode_row_us, cost.decode_kv_us, cost.extend_token_us, cost.extend_kv_us,
+      cost.base_us, cost.decode_row_us, cost.decode_kv_us, cost.extend_base_us, cost.extend_token_us, cost.extend_kv_us,
       cost.extend_pair_us);
 }
 

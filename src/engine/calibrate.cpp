@@ -84,27 +84,36 @@ CostModel measure_cost_model(ModelRunner& runner, int64_t vocab) {
   const int32_t rows = std::min<int32_t>({8, plan.step.max_rows, bench.room(1) / 64 + 1});
   const int32_t short_kv = std::max(1, std::min(32, bench.room(rows) - 1));
   const int32_t long_kv = std::max(short_kv, std::min(1024, bench.room(1) - 1));
-  const int32_t chunk = std::max(1, std::min({plan.max_step_tokens - plan.step.max_rows, 128, bench.room(1)}));
-  const int32_t over = std::max(0, std::min(1024, bench.room(1) - chunk));
-
+  const auto fit = [&](int32_t tokens) {
+    return std::max(1, std::min({plan.max_step_tokens - plan.step.max_rows, tokens, bench.room(1)}));
+  };
   CostModel cost;
   const double one = bench.time_us(1, 1, short_kv, true);
   const double many = rows > 1 ? bench.time_us(rows, 1, short_kv, true) : one;
   const double deep = bench.time_us(1, 1, long_kv, true);
-  const double extend = bench.time_us(1, chunk, 0, false);
-  const bool has_prefix = over > chunk;
-  const double extend_deep = has_prefix ? bench.time_us(1, chunk, over, false) : extend;
+  // A chunk long enough to show what a token costs: on a GPU 128 only show what the weights cost.
+  constexpr double kLongUs = 20000;
+  int32_t chunk = fit(128);
+  double extend = bench.time_us(1, chunk, 0, false);
+  if (extend < kLongUs && fit(1024) > chunk) {
+    chunk = fit(1024);
+    extend = bench.time_us(1, chunk, 0, false);
+  }
+  const int32_t over = std::max(0, std::min(1024, bench.room(1) - chunk));
   const int32_t few = std::max(1, std::min(4, chunk / 4));
-  const double few_deep = has_prefix ? bench.time_us(1, few, over, false) : extend;
+  const bool has_prefix = over >= 128;
+  const double few_fresh = bench.time_us(1, few, 0, false);
+  const double few_deep = has_prefix ? bench.time_us(1, few, over, false) : few_fresh;
+  const double extend_deep = has_prefix ? bench.time_us(1, chunk, over, false) : extend;
 
   cost.decode_row_us = rows > 1 ? std::max(0.1, (many - one) / (rows - 1)) : one / 4;
   cost.decode_kv_us = long_kv > short_kv ? std::max(0.0, (deep - one) / (long_kv - short_kv)) : 0;
   cost.base_us = std::max(1.0, one - cost.decode_row_us - cost.decode_kv_us * short_kv);
-  // Three chunks give three unknowns: (chunk, 0), (few, over) and (chunk, over), the pairs within a chunk left aside.
-  cost.extend_token_us = std::max(0.1, (extend - cost.base_us) / chunk);
-  if (has_prefix) {
-    const double whole = std::max(0.0, extend_deep - extend);                                    // kv * over + pair * chunk * over
-    const double part = std::max(0.0, few_deep - cost.base_us - cost.extend_token_us * few);     // kv * over + pair * few * over
+  // (few, 0) and (chunk, 0) give base and token; (few, over) and (chunk, over) give kv and pair; pairs within a chunk are left aside.
+  cost.extend_token_us = chunk > few ? std::max(0.1, (extend - few_fresh) / (chunk - few)) : std::max(0.1, extend / chunk);
+  cost.extend_base_us = std::max(0.0, few_fresh - cost.base_us - cost.extend_token_us * few);
+  if (has_prefix && chunk > few) {
+    const double whole = std::max(0.0, extend_deep - extend), part = std::max(0.0, few_deep - few_fresh);
     cost.extend_pair_us = std::max(0.0, whole - part) / (static_cast<double>(chunk - few) * over);
     cost.extend_kv_us = std::max(0.0, part / over - cost.extend_pair_us * few);
   }

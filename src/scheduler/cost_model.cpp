@@ -14,7 +14,8 @@ double decode_us(const CostModel& model, const StepShape& shape) {
 }
 
 double extend_us(const CostModel& model, const StepShape& shape) {
-  return model.extend_token_us * shape.extend_tokens +
+  if (shape.extend_tokens == 0) return 0;
+  return model.extend_base_us + model.extend_token_us * shape.extend_tokens +
          model.extend_kv_us * static_cast<double>(shape.extend_kv_tokens) +
          model.extend_pair_us * static_cast<double>(shape.extend_kv_pairs);
 }
@@ -27,7 +28,8 @@ double CostModel::predict_us(const StepShape& shape) const {
 
 int32_t CostModel::max_extend_tokens(const StepShape& shape, int64_t computed_len, double budget_us,
                                      int32_t limit) const {
-  const double left = budget_us - predict_us(shape) - extend_kv_us * static_cast<double>(computed_len);
+  const double left = budget_us - predict_us(shape) - extend_kv_us * static_cast<double>(computed_len) -
+                      (shape.extend_tokens == 0 ? extend_base_us : 0);
   if (left <= 0 || limit <= 0) return 0;
   // token * n + pair * n * (computed + n / 2) = left, solved for n
   const double a = extend_pair_us / 2;
@@ -61,6 +63,7 @@ void CostModel::observe(const StepShape& shape, double measured_us) {
       has_extend ? (measured_us - decode_part) / extend_part : measured_us / decode_part;
   const double factor = 1 + (ratio > 1 && has_extend ? kOverrunRate : kLearningRate) * (std::clamp(ratio, 0.5, 2.0) - 1);
   if (has_extend) {
+    extend_base_us *= factor;
     extend_token_us *= factor;
     extend_kv_us *= factor;
     extend_pair_us *= factor;

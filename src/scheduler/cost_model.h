@@ -17,10 +17,12 @@ struct StepShape {
 
 struct CostModel {
   // us = base + decode_row * rows + decode_kv * kv_tokens
-  //      + extend_token * tokens + extend_kv * extend_kv_tokens + extend_pair * kv_pairs
+  //      + extend_base (where there are extend rows) + extend_token * tokens + extend_kv * extend_kv_tokens
+  //      + extend_pair * kv_pairs
   double base_us = 200;
   double decode_row_us = 50;
   double decode_kv_us = 0.01;
+  double extend_base_us = 0;  // a GPU's decode steps are captured graphs, others are not
   double extend_token_us = 50;
   double extend_kv_us = 0;
   double extend_pair_us = 0.005;

@@ -7,25 +7,32 @@
 namespace tailrace {
 namespace {
 
-CostModel model() { return {200, 50, 0.01, 40, 0.005}; }
+CostModel model() { return {.base_us = 200, .decode_row_us = 50, .decode_kv_us = 0.01, .extend_token_us = 40, .extend_pair_us = 0.005}; }
 
 TEST(CostModel, predicts_the_sum_of_its_terms) {
   EXPECT_DOUBLE_EQ(model().predict_us({}), 200);
   EXPECT_DOUBLE_EQ(model().predict_us({4, 1000, 0, 0}), 200 + 4 * 50 + 10);
-  EXPECT_DOUBLE_EQ(model().predict_us({0, 0, 16, 2000}), 200 + 16 * 40 + 10);
+  EXPECT_DOUBLE_EQ(model().predict_us({.extend_tokens = 16, .extend_kv_pairs = 2000}), 200 + 16 * 40 + 10);
+  CostModel all = model();
+  all.extend_base_us = 30, all.extend_kv_us = 0.1;
+  EXPECT_DOUBLE_EQ(all.predict_us({.extend_tokens = 16, .extend_kv_tokens = 70, .extend_kv_pairs = 2000}), 200 + 30 + 16 * 40 + 7 + 10);
+  EXPECT_DOUBLE_EQ(all.predict_us({.decode_rows = 4, .decode_kv_tokens = 1000}), 200 + 4 * 50 + 10) << "no extend rows";
 }
 
 TEST(CostModel, the_largest_chunk_fits_and_one_token_more_does_not) {
-  const StepShape decode{4, 4000, 0, 0};
+  const StepShape decode{.decode_rows = 4, .decode_kv_tokens = 4000};
+  CostModel cost = model();
+  cost.extend_base_us = 30, cost.extend_kv_us = 0.002;
   for (const int64_t computed : {0, 100, 10000, 200000}) {
-    for (const double ratio : {1.5, 4.0, 20.0}) {
-      const double budget = ratio * model().predict_us(decode);
-      const int32_t tokens = model().max_extend_tokens(decode, computed, budget, 100000);
+    for (const double ratio : {4.0, 20.0}) {
+      const double budget = ratio * cost.predict_us(decode);
+      const int32_t tokens = cost.max_extend_tokens(decode, computed, budget, 100000);
       const auto with = [&](int32_t n) {
         StepShape shape = decode;
         shape.extend_tokens = n;
+        shape.extend_kv_tokens = computed;
         shape.extend_kv_pairs = n * (computed + n / 2);
-        return model().predict_us(shape);
+        return cost.predict_us(shape);
       };
       EXPECT_LE(with(tokens), budget);
       EXPECT_GT(with(tokens + 2), budget)
@@ -45,9 +52,10 @@ TEST(CostModel, keeps_to_the_limit_and_to_nothing) {
 }
 
 TEST(CostModel, observations_correct_it_slowly) {
-  CostModel truth{400, 20, 0.02, 80, 0.001};
+  CostModel truth{.base_us = 400, .decode_row_us = 20, .decode_kv_us = 0.02, .extend_token_us = 80, .extend_pair_us = 0.001};
   CostModel learned = model();
-  const StepShape decode{8, 8000, 0, 0}, mixed{8, 8000, 200, 60000};
+  const StepShape decode{.decode_rows = 8, .decode_kv_tokens = 8000};
+  const StepShape mixed{.decode_rows = 8, .decode_kv_tokens = 8000, .extend_tokens = 200, .extend_kv_pairs = 60000};
   learned.observe(decode, truth.predict_us(decode));
   EXPECT_NEAR(learned.base_us, 200, 200 * 0.03);  // one step alone moves little
   for (int i = 0; i < 1000; ++i) {

@@ -90,7 +90,7 @@ TEST(Hazard17, a_row_preempted_while_chunks_are_dealt_gets_none) {
     config.chunk_size = 8;
     config.max_step_tokens = config.chunk_size + config.max_rows;
     config.blocks_ahead_tokens = 0;
-    config.cost = {1000, 1, 0.001, 1, 0.0001};
+    config.cost = {.base_us = 1000, .decode_row_us = 1, .decode_kv_us = 0.001, .extend_token_us = 1, .extend_pair_us = 0.0001};
     SimEngine engine(config);
     int family = 1;
     const auto add = [&](int prompt, int output) {

@@ -14,7 +14,8 @@ SchedulerConfig long_config() {
   config.chunk_size = 2048;
   config.max_step_tokens = 2048 + 24;
   config.max_log_patch_tokens = 40000 + config.max_step_tokens;
-  config.cost = {500, 100, 0.01, 20, 0.001};  // a decode-only step of one row: about 600 us
+  // A decode-only step of one row: about 600 us.
+  config.cost = {.base_us = 500, .decode_row_us = 100, .decode_kv_us = 0.01, .extend_token_us = 20, .extend_pair_us = 0.001};
   return config;
 }
 
@@ -69,7 +70,7 @@ TEST(Chk2, twenty_long_prompts_in_a_row) {
 // and never stops.
 TEST(Chk2, a_long_prompt_is_not_starved_by_sixteen_streams) {
   SchedulerConfig config = long_config();
-  config.cost = {10, 1, 0, 100, 0.001};
+  config.cost = {.base_us = 10, .decode_row_us = 1, .decode_kv_us = 0, .extend_token_us = 100, .extend_pair_us = 0.001};
   SimEngine engine(config);
   for (int i = 0; i < 16; ++i)
     ASSERT_TRUE(engine.admit(make_request(family_tokens(i, 10), 3000)).ok());

@@ -93,8 +93,8 @@ SchedulerConfig simulation_config(uint64_t seed) {
   config.blocks_ahead_tokens = random.pick({0, 0, 8, 64});
   config.mixed =
       random.pick({MixedMode::kSplit, MixedMode::kSplit, MixedMode::kFold, MixedMode::kOff});
-  config.cost = {double(random.pick({10, 200})), double(random.pick({1, 50})), 0.01,
-                 double(random.pick({1, 20, 200})), 0.005};
+  const double base = random.pick({10, 200}), row = random.pick({1, 50}), token = random.pick({1, 20, 200});
+  config.cost = {.base_us = base, .decode_row_us = row, .decode_kv_us = 0.01, .extend_token_us = token, .extend_pair_us = 0.005};
   config.kv.prefix_cache = !random.one_in(6);
   const int32_t context_blocks = config.context_length / config.kv.block_size + 1;
   const int32_t windows[4][3] = {{0, -1, -1}, {0, 1, -1}, {1, -1, -1}, {0, 1, 1}};
