@@ -33,7 +33,8 @@ Matrix matrix_of(const Weight& w) {
 // What a step is made of; the host knows all of it before the launch.
 struct StepShape {
   int num_rows = 0, num_decode_rows = 0, num_tokens = 0;
-  int extend_tiles[kMaxKvGroups] = {};  // per KV head
+  int extend_tiles[kMaxKvGroups] = {};         // per KV head
+  int64_t extend_kv_tiles[kMaxKvGroups] = {};  // blocks that they see, per KV head
   bool padded = false;                  // a captured graph: rows beyond the step's are dummies
   bool decode_only() const { return num_rows == num_decode_rows; }
 };
@@ -100,6 +101,12 @@ class CudaBackend : public Backend {
   void run(const AttnOutBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const MlpBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  // Beside extend, decode leaves it room.
+  int decode_grid(const StepShape& step, int g) const {
+    const GroupShape& group = shape_.groups[g];
+    return step.decode_only() ? group.decode_ctas
+                              : mixed_decode_ctas(group.head_dim, group.gqa_ratio(), step.extend_tiles[g] * group.kv_heads);
+  }
   static bool narrow(const StepShape& step) { return step.num_tokens <= kMaxLinearTokens; }
   void linear(LinearParams params, cudaStream_t stream) { CUDA_CHECK(run_linear(params, device_.sm_count(), stream)); }
   void gemm(const __nv_bfloat16* x, int tokens, const Weight& w, void* out, bool fp32_out, int64_t out_stride, bool accumulate, cudaStream_t stream);
@@ -122,7 +129,7 @@ class CudaBackend : public Backend {
   StepStamp* stamps_ = nullptr;
   BeginParams begin_{};
   std::vector<Graph> graphs_;      // by rows, ascending
-  cudaStream_t side_ = nullptr;    // decode attention beside extend attention
+  cudaStream_t side_ = nullptr;    // extend attention beside decode attention
   cudaEvent_t fork_ = nullptr, join_ = nullptr;
   int num_squares_ = 0;            // parts that the last residual of a narrow step leaves
   int attention_index_[kMaxKvGroups] = {};  // launches of each group's plan so far in the step that is queued
@@ -187,9 +194,8 @@ Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, v
   gemm_ = std::move(*gemm);
   gemm_->set_workspace(scratch_->gemm);
   CUDA_CHECK(prepare_linear());
-  int least = 0, greatest = 0;
-  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  CUDA_CHECK(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, greatest));
+  for (int g = 0; g < shape_.num_groups; ++g) CUDA_CHECK(prepare_extend(shape_.groups[g].head_dim));
+  CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   return prepare_gemms();
 }
@@ -273,7 +279,10 @@ StepEvents CudaBackend::run_step(Stream& stream, const StepLaunch& step) {
     for (int g = 0; g < shape_.num_groups; ++g) {
       const GroupShape& group = shape_.groups[g];
       for (int r = shape.num_decode_rows; r < step.num_rows; ++r) {
-        shape.extend_tiles[g] += extend_tiles(step.rows[r].q_len, group.gqa_ratio(), extend_tile_rows(group.head_dim));
+        const BatchRow& row = step.rows[r];
+        const int tiles = extend_tiles(row.q_len, group.gqa_ratio(), extend_tile_rows(group.head_dim));
+        shape.extend_tiles[g] += tiles;
+        shape.extend_kv_tiles[g] += int64_t{tiles} * (row.kv_len - row.q_len / 2 + kBlockTokens - 1) / kBlockTokens;
       }
     }
     queue_step(shape, s);
@@ -301,7 +310,7 @@ void CudaBackend::queue_blocks(const StepShape& step, cudaStream_t stream) {
     if (step.num_decode_rows == 0) continue;
     const KvGroupView& kv = binding_.batch.groups[g];
     plan_decode(scratch_->groups[g].plan, binding_.targets.rows, step.num_decode_rows, kv.block_table, kv.table_stride,
-                shape_.groups[g].kv_heads, shape_.groups[g].window, shape_.groups[g].decode_ctas, options_.kv_splits, stream);
+                shape_.groups[g].kv_heads, shape_.groups[g].window, decode_grid(step, g), options_.kv_splits, stream);
   }
   for (size_t i = 0; i < blocks_->size(); ++i) {
     std::visit([&](const auto& block) { run(block, step, i, stream); }, (*blocks_)[i]);
@@ -376,12 +385,10 @@ void CudaBackend::run(const AttnInBlock& b, const StepShape& step, size_t, cudaS
 
 void CudaBackend::run(const AttentionBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
   const KvGroupView& kv = binding_.batch.groups[b.group];
-  const GroupShape& group = shape_.groups[b.group];
   const CudaScratch::Group& scratch = scratch_->groups[b.group];
   const auto* pool = reinterpret_cast<const __nv_bfloat16*>(kv.pool) + kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), b.layer, 0, 0);
   const bool both = step.num_decode_rows > 0 && !step.decode_only();
-  const cudaStream_t decode_stream = both ? side_ : stream;
-  if (both) {
+  if (both) {  // extend waits for the fork, so that decode's CTAs are in place before it fills the GPU
     CUDA_CHECK(cudaEventRecord(fork_, stream));
     CUDA_CHECK(cudaStreamWaitEvent(side_, fork_, 0));
   }
@@ -391,14 +398,17 @@ void CudaBackend::run(const AttentionBlock& b, const StepShape& step, size_t, cu
                            .window = b.window, .scale = b.scale, .softcap = b.softcap, .sinks = b.sinks, .partial_out = scratch.partial_out,
                            .partial_ml = scratch.partial_ml, .done = scratch.done,
                            .epoch = reinterpret_cast<const unsigned long long*>(&scratch_->state->next_launch), .launch_index = attention_index_[b.group]++},
-                          group.decode_ctas, decode_stream));
+                          decode_grid(step, b.group), stream));
   }
   if (!step.decode_only()) {
+    const ExtendSplit split = extend_split(b.head_dim, step.extend_tiles[b.group] * b.kv_heads, step.extend_kv_tiles[b.group] * b.kv_heads,
+                                           b.window, device_.sm_count(), both);
     CUDA_CHECK(run_extend_hopper({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
                                   .rows = binding_.targets.rows + step.num_decode_rows, .tile_start = scratch.tile_start,
                                   .num_rows = step.num_rows - step.num_decode_rows, .num_tiles = step.extend_tiles[b.group], .q_heads = b.q_heads,
                                   .kv_heads = b.kv_heads, .head_dim = b.head_dim, .window = b.window, .scale = b.scale, .softcap = b.softcap,
-                                  .sinks = b.sinks}, stream));
+                                  .sinks = b.sinks, .split = split, .partial = scratch_->extend_partial, .arrivals = scratch_->arrivals},
+                                 both ? side_ : stream));
   }
   if (both) {
     CUDA_CHECK(cudaEventRecord(join_, side_));

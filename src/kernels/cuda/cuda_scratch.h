@@ -1,6 +1,7 @@
 // CudaShape and CudaScratch: what the CUDA backend needs to know of a block list, and every array it works in.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/arena.h"
@@ -54,6 +55,8 @@ struct CudaScratch {
     unsigned long long* done;
     int32_t* tile_start;       // [rows + 1]
   } groups[kMaxKvGroups];
+  char* extend_partial;        // parts of extend tiles, of whichever layer runs
+  unsigned long long* arrivals;  // [4 per tile that is cut]
   size_t bytes;
 
   CudaScratch(void* base, const CudaShape& s) {
@@ -91,6 +94,12 @@ struct CudaScratch {
       take(groups[g].done, shape.max_chunks);
       take(groups[g].tile_start, rows + 1);
     }
+    size_t partial_bytes = 0;
+    for (int g = 0; g < s.num_groups; ++g) {
+      if (s.groups[g].window == 0) partial_bytes = std::max(partial_bytes, extend_partial_bytes(s.groups[g].head_dim, kMaxExtendParts));
+    }
+    take(extend_partial, static_cast<int64_t>(partial_bytes));
+    take(arrivals, 4 * kMaxExtendParts / 2);  // a tile that is cut has two parts at least
     bytes = arena.bytes();
   }
 };
