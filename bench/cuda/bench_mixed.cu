@@ -85,7 +85,7 @@ int check_case(const Case& c, uint64_t seed) {
   AttentionProblem p(c, 1, seed);
   ExtendRun extend(p, rows);
   int failed = 0;
-  for (int ctas : {mixed_decode_ctas(c.dim, c.group(), extend.tiles()), resident, 2}) {
+  for (int ctas : {mixed_decode_ctas(c.dim, c.group()), resident, 2}) {
     DecodeRun decode(p, rows, ctas);
     decode.make_plan(nullptr);
     decode.run(0, nullptr);
@@ -160,7 +160,7 @@ void run_bench() {
     const int layers = c.window > 0 ? 4 * kLayers : kLayers, n = c.rows() - 1;
     AttentionProblem p(c, layers, 7);
     ExtendRun alone(p, n, ExtendRun(p, n).chosen(false)), extend(p, n);
-    DecodeRun decode(p, n, decode_ctas(c.dim, c.group())), beside(p, n, mixed_decode_ctas(c.dim, c.group(), extend.tiles()));
+    DecodeRun decode(p, n, decode_ctas(c.dim, c.group())), beside(p, n, mixed_decode_ctas(c.dim, c.group()));
     TwoStreams streams;
     const auto time = [&](DecodeRun& d, auto run) { return step_us(streams.main, d, layers, run); };
     const double extend_us = time(decode, [&](int l) { alone.run(l, streams.main); });

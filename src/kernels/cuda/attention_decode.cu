@@ -1,6 +1,6 @@
 // Decode attention: o = softmax(scale q K^T) V for one query token per row, over KV tiles of 64 tokens.
 //
-// Mapping. Each (row, KV head) unit is cut into chunks of equal length (plan_kernel); CTAs take them by ticket, so that the grid
+// Mapping. Each (row, KV head) unit is cut into chunks of equal length (attention_plan.cu); CTAs take them by ticket, so that the grid
 // ends together although some SMs read faster. The producer warp asks for a chunk's queries and issues bulk copies of K and V
 // into a ring, running ahead over chunk borders; consumer warps take 16 of a tile's 64 keys each and all query heads of
 // the group at once (m16n8k16), with their own running maximum, denominator and output. At head_dim 512 eight consumer
@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/attention_plan.cuh"
 #include "kernels/cuda/ptx.h"
 
 namespace tailrace::cuda {
@@ -64,20 +64,6 @@ struct Shared {
     queue_empty = queue_full + kQueue;
   }
 };
-
-__device__ __forceinline__ int first_visible(int kv_len, int window) {
-  return window > 0 && kv_len > window ? kv_len - window : 0;
-}
-__device__ __forceinline__ int visible_blocks(int kv_len, int window) {
-  return (kv_len + kBlockTokens - 1) / kBlockTokens - first_visible(kv_len, window) / kBlockTokens;
-}
-
-__device__ __forceinline__ const unsigned char* plan_at(const DecodePlan* plan, size_t offset) {
-  return reinterpret_cast<const unsigned char*>(plan) + offset;
-}
-__device__ __forceinline__ const DecodeChunk* plan_chunks(const DecodePlan* plan) {
-  return reinterpret_cast<const DecodeChunk*>(plan_at(plan, kChunksAt));
-}
 
 // Asks for the queries of a chunk's group (swizzled as the pool is, padding zero); a warp's work.
 template <int D, int ROWS>
@@ -518,80 +504,6 @@ decode_kernel(const __grid_constant__ DecodeParams p) {
   }
 }
 
-// Chunks of a unit of `blocks` blocks where `length` blocks is a CTA's fair share: the nearest whole number.
-__device__ __forceinline__ int chunks_of(int blocks, int64_t length) {
-  if (blocks <= kUnsplitBlocks) return 1;
-  const int n = static_cast<int>((blocks + length / 2) / length);
-  return n > 0 ? n : 1;
-}
-
-// One CTA: the step's tiles are summed, which gives the length of a chunk; a scan places the rows; the chunks are written out.
-__global__ void __launch_bounds__(1024) plan_kernel(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* table,
-                                                    int64_t stride, int kv_heads, int window, int ctas, int splits) {
-  __shared__ int32_t first[kMaxPlanRows + 1];
-  __shared__ int32_t sums[1024];
-  __shared__ unsigned long long tiles;
-  ptx::wait_for_previous_kernel();
-  if (threadIdx.x == 0) tiles = 0;
-  __syncthreads();
-  for (int r = threadIdx.x; r < num_rows; r += blockDim.x) {
-    atomicAdd(&tiles, static_cast<unsigned long long>(kv_heads) * visible_blocks(rows[r].kv_len, window));
-  }
-  __syncthreads();
-  const int64_t share = static_cast<int64_t>(tiles) < kPlentyTiles * int64_t{ctas} ? ctas : kChunksPerCta * int64_t{ctas};
-  const int64_t length = (static_cast<int64_t>(tiles) + share - 1) / share;
-
-  int base = 0;
-  for (int begin = 0; begin < num_rows; begin += blockDim.x) {
-    const int r = begin + threadIdx.x;
-    const int blocks = r < num_rows ? visible_blocks(rows[r].kv_len, window) : 0;
-    const int chunks = r < num_rows ? kv_heads * (splits > 0 ? min(splits, blocks) : chunks_of(blocks, length)) : 0;
-    sums[threadIdx.x] = chunks;
-    __syncthreads();
-    for (int reach = 1; reach < blockDim.x; reach *= 2) {
-      const int add = threadIdx.x >= reach ? sums[threadIdx.x - reach] : 0;
-      __syncthreads();
-      sums[threadIdx.x] += add;
-      __syncthreads();
-    }
-    if (r < num_rows) first[r] = base + sums[threadIdx.x] - chunks;
-    base += sums[blockDim.x - 1];
-    __syncthreads();
-  }
-  auto* bytes = reinterpret_cast<unsigned char*>(plan);
-  auto* row_first = reinterpret_cast<int32_t*>(bytes + kRowFirstAt);
-  auto* tickets = reinterpret_cast<unsigned*>(bytes + kTicketsAt);
-  auto* chunks = reinterpret_cast<DecodeChunk*>(bytes + kChunksAt);
-  if (threadIdx.x == 0) {
-    first[num_rows] = base;
-    plan->num_chunks = base, plan->num_rows = num_rows;
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kMaxLaunches; i += blockDim.x) tickets[i] = 0;
-  for (int r = threadIdx.x; r <= num_rows; r += blockDim.x) row_first[r] = first[r];
-  for (int i = threadIdx.x; i < base; i += blockDim.x) {
-    int low = 0, high = num_rows;  // first[low] <= i < first[high]
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      (first[middle] <= i ? low : high) = middle;
-    }
-    const BatchRow row = rows[low];
-    const int blocks = visible_blocks(row.kv_len, window), n = (first[low + 1] - first[low]) / kv_heads;
-    DecodeChunk c;
-    c.row = low, c.slot = row.slot, c.kv_len = row.kv_len;
-    c.head = (i - first[low]) / n;
-    c.chunk = (i - first[low]) % n;
-    c.unit_chunks = n, c.unit_first = i - c.chunk;
-    // Equal lengths within the unit, so that the last chunk is no crumb.
-    const int begin = blocks * c.chunk / n, end = blocks * (c.chunk + 1) / n;
-    c.first_block = first_visible(row.kv_len, window) / kBlockTokens + begin;
-    c.num_blocks = end - begin;
-    const int32_t* ids = table + row.slot * stride + c.first_block;
-    for (int k = 0; k < kChunkIds; ++k) c.ids[k] = k < c.num_blocks ? ids[k] : 0;
-    chunks[i] = c;
-  }
-}
-
 template <int D, int ROWS>
 cudaError_t prepare_kernel() {
   const cudaError_t error =
@@ -652,22 +564,16 @@ int decode_ctas(int head_dim, int group) {
   return dispatch(head_dim, group, [=]<int D, int ROWS>() { return resident_ctas<D, ROWS>(); });
 }
 
-int mixed_decode_ctas(int head_dim, int group, int extend_tiles) {
+bool decode_beside_extend(int head_dim, int extend_tiles, int num_sms) {
+  return padded_dim(head_dim) != 128 || extend_tiles >= num_sms;
+}
+
+int mixed_decode_ctas(int head_dim, int group) {
   int device = 0, sms = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   const int dim = padded_dim(head_dim), resident = decode_ctas(head_dim, group);
-  if (dim == 128 && extend_tiles < sms) return resident;  // half of the SMs with one CTA each would read at 2/3 of the speed
   return std::min(resident, dim == 64 ? sms : sms / 2);
-}
-
-size_t decode_partial_out_bytes(int head_dim, int max_chunks) {
-  return sizeof(float) * max_chunks * 16 * padded_dim(head_dim);
-}
-
-void plan_decode(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* block_table, int64_t table_stride,
-                 int kv_heads, int window, int ctas, int splits, cudaStream_t stream) {
-  plan_kernel<<<1, 1024, 0, stream>>>(plan, rows, num_rows, block_table, table_stride, kv_heads, window, ctas, splits);
 }
 
 cudaError_t run_decode(const DecodeParams& p, int ctas, cudaStream_t stream) {

@@ -71,10 +71,13 @@ struct DecodeParams {
 // CTAs of this head_dim that the device holds at once: the grid, since CTAs wait for each other's partials. Beside another kernel
 // some of them start late; that is safe as long as the other's CTAs wait for nothing of this launch, as extend's do.
 int decode_ctas(int head_dim, int group);
-// The grid of a launch that shares the GPU with an extend launch of so many tiles (of all KV heads), and of the plan it then
-// needs: at head_dim 64 a CTA an SM, beside one of extend's; else half of the SMs, which still read at nearly full speed. Its CTAs
-// must be in place before extend's: launch it on the stream that both wait for, extend on a second one.
-int mixed_decode_ctas(int head_dim, int group, int extend_tiles);
+// Whether decode and an extend launch of so many tiles (of all KV heads) are quicker together than in turn. At head_dim 128 half
+// of the SMs read at two thirds of the speed, and a few tiles beside the whole grid delay it (398 us against 372, Llama, 256 tokens).
+bool decode_beside_extend(int head_dim, int extend_tiles, int num_sms);
+// The grid of a launch beside extend, and of the plan it then needs: at head_dim 64 a CTA an SM, beside one of extend's; else half
+// of the SMs, which still read at nearly full speed. Its CTAs must be in place before extend's: launch it on the stream that both
+// wait for, extend on a second one.
+int mixed_decode_ctas(int head_dim, int group);
 size_t decode_partial_out_bytes(int head_dim, int max_chunks);
 
 // kUnsupported shapes are refused at boot by decode_supported.

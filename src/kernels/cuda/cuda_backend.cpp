@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "device/cuda/cuda_device.h"
+#include "kernels/cuda/attention_path.h"
 #include "kernels/cuda/cuda_scratch.h"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/random_fill.h"
@@ -41,7 +42,8 @@ struct StepShape {
 
 class CudaBackend : public Backend {
  public:
-  CudaBackend(CudaDevice& device, const BackendOptions& options) : device_(device), options_(options) {}
+  CudaBackend(CudaDevice& device, const BackendOptions& options)
+      : device_(device), options_(options), attention_((device.make_current(), attention_path())) {}
   ~CudaBackend() override {
     for (Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
     for (cudaEvent_t event : {fork_, join_}) {
@@ -101,11 +103,14 @@ class CudaBackend : public Backend {
   void run(const AttnOutBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const MlpBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
-  // Beside extend, decode leaves it room.
+  // Whether group g's decode and extend attention run side by side in this step; decode then leaves extend room.
+  bool beside(const StepShape& step, int g) const {
+    return step.num_decode_rows > 0 && !step.decode_only() &&
+           decode_beside_extend(shape_.groups[g].head_dim, step.extend_tiles[g] * shape_.groups[g].kv_heads, device_.sm_count());
+  }
   int decode_grid(const StepShape& step, int g) const {
     const GroupShape& group = shape_.groups[g];
-    return step.decode_only() ? group.decode_ctas
-                              : mixed_decode_ctas(group.head_dim, group.gqa_ratio(), step.extend_tiles[g] * group.kv_heads);
+    return beside(step, g) ? mixed_decode_ctas(group.head_dim, group.gqa_ratio()) : group.decode_ctas;
   }
   static bool narrow(const StepShape& step) { return step.num_tokens <= kMaxLinearTokens; }
   void linear(LinearParams params, cudaStream_t stream) { CUDA_CHECK(run_linear(params, device_.sm_count(), stream)); }
@@ -121,6 +126,7 @@ class CudaBackend : public Backend {
 
   CudaDevice& device_;
   BackendOptions options_;
+  const AttentionPath& attention_;
   const BlockList* blocks_ = nullptr;
   CudaShape shape_;
   std::optional<CudaScratch> scratch_;
@@ -162,7 +168,7 @@ Expected<CudaShape> CudaBackend::shape_of(const BlockList& blocks, const StepLim
     } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
       quantised(head->head);
     } else if (const auto* a = std::get_if<AttentionBlock>(&block)) {
-      if (!decode_supported(a->head_dim, a->q_heads, a->kv_heads)) {
+      if (!attention_.supported(a->head_dim, a->q_heads, a->kv_heads)) {
         return refuse("attention of " + std::to_string(a->q_heads) + " query and " + std::to_string(a->kv_heads) +
                       " KV heads of " + std::to_string(a->head_dim) + " dims");
       }
@@ -176,7 +182,7 @@ Expected<CudaShape> CudaBackend::shape_of(const BlockList& blocks, const StepLim
   for (int g = 0; g < s.num_groups; ++g) {
     GroupShape& group = s.groups[g];
     device_.make_current();
-    group.decode_ctas = decode_ctas(group.head_dim, group.gqa_ratio());
+    group.decode_ctas = attention_.decode_ctas(group.head_dim, group.gqa_ratio());
     const int units = limits.max_rows * group.kv_heads;
     group.max_chunks = std::max(max_decode_chunks(group.decode_ctas, units), units * options_.kv_splits);
   }
@@ -194,6 +200,7 @@ Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, v
   gemm_ = std::move(*gemm);
   gemm_->set_workspace(scratch_->gemm);
   CUDA_CHECK(prepare_linear());
+  for (int g = 0; g < shape_.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape_.groups[g].head_dim));
   for (int g = 0; g < shape_.num_groups; ++g) CUDA_CHECK(prepare_extend(shape_.groups[g].head_dim));
   CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
@@ -231,7 +238,7 @@ Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {
   begin_.num_tiles = shape_.num_groups;
   for (int g = 0; g < shape_.num_groups; ++g) {
     const GroupShape& group = shape_.groups[g];
-    begin_.tiles[g] = {scratch_->groups[g].tile_start, group.gqa_ratio(), extend_tile_rows(group.head_dim)};
+    begin_.tiles[g] = {scratch_->groups[g].tile_start, group.gqa_ratio(), attention_.extend_tile_rows(group.head_dim)};
   }
   const cudaStream_t s = device_.cuda_stream(stream);
   // Every product's algorithm once, outside of a graph: cuBLASLt loads a kernel at its first call, and a step that met it would
@@ -280,7 +287,7 @@ StepEvents CudaBackend::run_step(Stream& stream, const StepLaunch& step) {
       const GroupShape& group = shape_.groups[g];
       for (int r = shape.num_decode_rows; r < step.num_rows; ++r) {
         const BatchRow& row = step.rows[r];
-        const int tiles = extend_tiles(row.q_len, group.gqa_ratio(), extend_tile_rows(group.head_dim));
+        const int tiles = extend_tiles(row.q_len, group.gqa_ratio(), attention_.extend_tile_rows(group.head_dim));
         shape.extend_tiles[g] += tiles;
         shape.extend_kv_tiles[g] += int64_t{tiles} * (row.kv_len - row.q_len / 2 + kBlockTokens - 1) / kBlockTokens;
       }
@@ -387,13 +394,13 @@ void CudaBackend::run(const AttentionBlock& b, const StepShape& step, size_t, cu
   const KvGroupView& kv = binding_.batch.groups[b.group];
   const CudaScratch::Group& scratch = scratch_->groups[b.group];
   const auto* pool = reinterpret_cast<const __nv_bfloat16*>(kv.pool) + kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), b.layer, 0, 0);
-  const bool both = step.num_decode_rows > 0 && !step.decode_only();
+  const bool both = beside(step, b.group);
   if (both) {  // extend waits for the fork, so that decode's CTAs are in place before it fills the GPU
     CUDA_CHECK(cudaEventRecord(fork_, stream));
     CUDA_CHECK(cudaStreamWaitEvent(side_, fork_, 0));
   }
   if (step.num_decode_rows > 0) {
-    CUDA_CHECK(run_decode({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
+    CUDA_CHECK(attention_.run_decode({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
                            .rows = binding_.targets.rows, .plan = scratch.plan, .q_heads = b.q_heads, .kv_heads = b.kv_heads, .head_dim = b.head_dim,
                            .window = b.window, .scale = b.scale, .softcap = b.softcap, .sinks = b.sinks, .partial_out = scratch.partial_out,
                            .partial_ml = scratch.partial_ml, .done = scratch.done,
@@ -403,7 +410,7 @@ void CudaBackend::run(const AttentionBlock& b, const StepShape& step, size_t, cu
   if (!step.decode_only()) {
     const ExtendSplit split = extend_split(b.head_dim, step.extend_tiles[b.group] * b.kv_heads, step.extend_kv_tiles[b.group] * b.kv_heads,
                                            b.window, device_.sm_count(), both);
-    CUDA_CHECK(run_extend_hopper({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
+    CUDA_CHECK(attention_.run_extend({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
                                   .rows = binding_.targets.rows + step.num_decode_rows, .tile_start = scratch.tile_start,
                                   .num_rows = step.num_rows - step.num_decode_rows, .num_tiles = step.extend_tiles[b.group], .q_heads = b.q_heads,
                                   .kv_heads = b.kv_heads, .head_dim = b.head_dim, .window = b.window, .scale = b.scale, .softcap = b.softcap,
@@ -476,8 +483,8 @@ std::vector<std::string> CudaBackend::decisions() const {
   for (const Graph& graph : graphs_) sizes += (sizes.empty() ? "" : ", ") + std::to_string(graph.rows);
   return {"projections of up to " + std::to_string(kMaxLinearTokens) + " tokens: own kernels on stored weights, norms by factor, epilogues fused",
           "projections of more tokens: cuBLASLt in bf16; quantised matrices are widened into scratch, one at a time",
-          "attention decode: own kernel, " + (options_.kv_splits > 0 ? std::to_string(options_.kv_splits) + " splits (fixed)" : std::string("splits planned on the device from effective lengths")),
-          std::string("attention extend: wgmma, paged") + (options_.fold_decode ? "; decode rows of mixed steps too (mixed fold)" : "; beside the decode kernel in mixed steps"),
+          std::string("attention decode: ") + attention_.decode + ", " + (options_.kv_splits > 0 ? std::to_string(options_.kv_splits) + " splits (fixed)" : std::string("splits planned on the device from effective lengths")),
+          std::string("attention extend: ") + attention_.extend + (options_.fold_decode ? "; decode rows of mixed steps too (mixed fold)" : "; beside the decode kernel in mixed steps"),
           "decode steps: captured graphs of " + (sizes.empty() ? "no size" : sizes + " rows")};
 }
 
