@@ -64,16 +64,18 @@ NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) n
 NVCC_FLAGS = -std=c++20 -O3 -Isrc $(GPU_GENCODE) -Xcompiler -fPIC
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
 GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)/bench_mixed $(GPU_BUILD)/bench_sampler $(GPU_BUILD)/bench_device \
-  $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear
+  $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear \
+  $(GPU_BUILD)/bench_portable
 
 .PHONY: gpu-programs gpu-check gpu-bench
 gpu-programs: $(GPU_PROGRAMS)
 
-$(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)/bench_mixed: $(GPU_BUILD)/bench_%: $(GPU_BUILD)/bench_%.o \
-  $(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o
+$(addprefix $(GPU_BUILD)/bench_,decode extend mixed portable): $(GPU_BUILD)/bench_%: $(GPU_BUILD)/bench_%.o \
+  $(GPU_BUILD)/attention_plan.o $(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o
 $(GPU_BUILD)/bench_linear: $(GPU_BUILD)/linear_decode.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_linear.o
 $(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_sampler.o \
   $(GPU_BUILD)/host_sampler.o $(GPU_BUILD)/host_vocab_ops.o
+$(GPU_BUILD)/bench_portable: $(GPU_BUILD)/attention_portable.o
 $(GPU_BUILD)/bench_fill: $(GPU_BUILD)/random_fill.o $(GPU_BUILD)/bench_fill.o
 $(GPU_BUILD)/bench_device: $(GPU_BUILD)/device_gpu_clock.o $(GPU_BUILD)/bench_device.o \
   $(patsubst src/%.cpp,$(GPU_BUILD)/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
@@ -85,7 +87,7 @@ $(GPU_BUILD)/%.o: bench/cuda/%.cu
 	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 $(GPU_BUILD)/host_%.o: src/sampler/%.cpp
 	@mkdir -p $(GPU_BUILD) && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
-$(GPU_BUILD)/attention_extend_hopper.o: override GPU_ARCHS := 90a
+$(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o: override GPU_ARCHS := 90a
 -include $(wildcard $(GPU_BUILD)/*.d)
 
 # The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.
@@ -134,6 +136,7 @@ gpu-check: gpu-bundle ## on a machine with an NVIDIA GPU: each CUDA kernel again
 gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
 	@$(GPU_BUILD)/bench_decode bench && $(GPU_BUILD)/bench_extend bench && $(GPU_BUILD)/bench_mixed bench && \
 	  $(GPU_BUILD)/bench_sampler bench && $(GPU_BUILD)/bench_device bench && \
+	  $(GPU_BUILD)/bench_fill bench && $(GPU_BUILD)/bench_linear bench && $(GPU_BUILD)/bench_portable bench
 
 clean: ## remove what was built; models and virtual environments stay
 	rm -rf build build-asan build-tsan build-fuzz build-gpu build-gpu-* bundle

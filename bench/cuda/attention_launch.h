@@ -33,35 +33,36 @@ struct DecodeRun {
     plan_decode(reinterpret_cast<DecodePlan*>(plan.device), p.batch.device, rows, p.table.device, p.stride, p.c.kv_heads, p.c.window,
                 ctas, splits, s);
   }
-  void run(int layer, cudaStream_t s, float softcap = 0) {
-    GPU_CHECK(run_decode({.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
+  DecodeParams params(int layer, float softcap = 0) const {
+    return {.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
                           .block_table = p.table.device, .table_stride = p.stride, .rows = p.batch.device,
                           .plan = reinterpret_cast<DecodePlan*>(plan.device), .q_heads = p.c.q_heads, .kv_heads = p.c.kv_heads,
                           .head_dim = p.c.dim, .window = p.c.window, .scale = p.scale(), .softcap = softcap,
                           .sinks = p.c.sinks ? p.sinks.device : nullptr, .partial_out = partial_out.device,
-                          .partial_ml = partial_ml.device, .done = done.device, .epoch = epoch.device, .launch_index = layer},
-                         ctas, s));
+                          .partial_ml = partial_ml.device, .done = done.device, .epoch = epoch.device, .launch_index = layer};
   }
+  void run(int layer, cudaStream_t s, float softcap = 0) { GPU_CHECK(run_decode(params(layer, softcap), ctas, s)); }
 };
 
 // Rows [first, all) by the extend kernel.
 struct ExtendRun {
   AttentionProblem& p;
-  int first;
+  int first, tile_rows;
   ExtendSplit split;
   Buffer<int32_t> tile_start;
   Buffer<char> partial;
   Buffer<unsigned long long> arrivals;
 
-  // want: as extend_split says where parts is 0.
-  explicit ExtendRun(AttentionProblem& problem, int first = 0, ExtendSplit want = {0, 0})
-      : p(problem), first(first), split(want.parts > 0 ? want : chosen(first > 0)), tile_start(p.rows - first + 1),
+  // want: as extend_split says where parts is 0. rows_of_tile: the Hopper kernel's where 0.
+  explicit ExtendRun(AttentionProblem& problem, int first = 0, ExtendSplit want = {0, 0}, int rows_of_tile = 0)
+      : p(problem), first(first), tile_rows(rows_of_tile > 0 ? rows_of_tile : extend_tile_rows(p.c.dim)),
+        split(want.parts > 0 ? want : chosen(first > 0)), tile_start(p.rows - first + 1),
         partial(extend_partial_bytes(p.c.dim, split.parts > 1 ? split.parts * (tiles() - split.from) : 0), false), arrivals(4 * tiles()) {
     arrivals.zero();
     tile_start.host[0] = 0;
     for (int r = first; r < p.rows; ++r) {
       tile_start.host[r - first + 1] =
-          tile_start.host[r - first] + extend_tiles(p.c.q_len(r), p.c.group(), extend_tile_rows(p.c.dim));
+          tile_start.host[r - first] + extend_tiles(p.c.q_len(r), p.c.group(), tile_rows);
     }
     tile_start.upload();
   }
@@ -73,28 +74,29 @@ struct ExtendRun {
   }
   int tiles() const {
     int n = 0;
-    for (int r = first; r < p.rows; ++r) n += extend_tiles(p.c.q_len(r), p.c.group(), extend_tile_rows(p.c.dim)) * p.c.kv_heads;
+    for (int r = first; r < p.rows; ++r) n += extend_tiles(p.c.q_len(r), p.c.group(), tile_rows) * p.c.kv_heads;
     return n;
   }
   // Blocks that the tiles see in all, as the middle token of each row does.
   int64_t kv_tiles() const {
     int64_t n = 0;
     for (int r = first; r < p.rows; ++r) {
-      n += int64_t{extend_tiles(p.c.q_len(r), p.c.group(), extend_tile_rows(p.c.dim))} * p.c.kv_heads *
+      n += int64_t{extend_tiles(p.c.q_len(r), p.c.group(), tile_rows)} * p.c.kv_heads *
            blocks_of(p.c.lens[r] - p.c.q_len(r) / 2);
     }
     return n;
   }
 
-  void run(int layer, cudaStream_t s, float softcap = 0) {
-    GPU_CHECK(run_extend_hopper({.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
+  ExtendParams params(int layer, float softcap = 0) const {
+    return {.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
                                  .block_table = p.table.device, .table_stride = p.stride, .rows = p.batch.device + first,
                                  .tile_start = tile_start.device, .num_rows = p.rows - first,
                                  .num_tiles = tile_start.host[p.rows - first], .q_heads = p.c.q_heads, .kv_heads = p.c.kv_heads,
                                  .head_dim = p.c.dim, .window = p.c.window, .scale = p.scale(), .softcap = softcap,
                                  .sinks = p.c.sinks ? p.sinks.device : nullptr, .split = split, .partial = partial.device,
-                                 .arrivals = arrivals.device}, s));
+                                 .arrivals = arrivals.device};
   }
+  void run(int layer, cudaStream_t s, float softcap = 0) { GPU_CHECK(run_extend_hopper(params(layer, softcap), s)); }
 };
 
 }  // namespace tailrace::cuda::workbench

@@ -1,5 +1,5 @@
-// The PTX that the kernels use, one instruction a function. What only Hopper has is used by the *_hopper kernels and by decode
-// attention, which run nowhere else: compiled for another architecture these functions stop the kernel.
+// The PTX that the kernels use, one instruction a function. Barriers with transaction counts, bulk copies and moved registers are
+// Hopper's: whoever calls them is compiled for 90a alone (Makefile).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,27 +18,18 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t count)
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(barrier)), "r"(count));
 }
 __device__ __forceinline__ void mbarrier_expect(uint64_t* barrier, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(barrier)), "r"(bytes)
                : "memory");
-#else
-  __trap();
-#endif
 }
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(smem_address(barrier)) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(barrier)) : "memory");
 }
-#if __CUDA_ARCH__ >= 900
-#define TAILRACE_WAIT "mbarrier.try_wait.parity.shared::cta.b64"  // sleeps a while
-#else
-#define TAILRACE_WAIT "mbarrier.test_wait.parity.shared.b64"
-#endif
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "WAIT:\n"
-      TAILRACE_WAIT " done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra END;\n"
       "bra WAIT;\n"
       "END:\n"
@@ -47,21 +38,15 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
       : "memory");
 }
 __device__ __forceinline__ void mbarrier_init_fence() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
 }
 
 // One contiguous run from global to shared memory by the copy engine; bytes a multiple of 16.
 __device__ __forceinline__ void bulk_copy(void* dst, const void* src, uint32_t bytes, uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem_address(dst)),
       "l"(src), "r"(bytes), "r"(smem_address(barrier))
       : "memory");
-#else
-  __trap();
-#endif
 }
 
 // 16 bytes from global to shared memory, asynchronously; zeros where !real.
@@ -102,29 +87,21 @@ __device__ __forceinline__ void copy_wait_but() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 // Orders this thread's ordinary writes to shared memory before later reads by the tensor cores and the copy engine.
-__device__ __forceinline__ void async_fence() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
+__device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // The barrier gets one arrival when all this thread's copies so far have ended.
 __device__ __forceinline__ void copies_arrive(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_address(barrier)) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(smem_address(barrier)) : "memory");
 }
 
-// Moves registers between warp groups, where the architecture can.
+// Moves registers between warp groups.
 template <int kCount>
 __device__ __forceinline__ void registers_up() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-#endif
 }
 template <int kCount>
 __device__ __forceinline__ void registers_down() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-#endif
 }
 
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {

@@ -1,0 +1,25 @@
+// AttentionPath: the attention kernels of one kind of GPU, behind the calls that the backend makes.
+#pragma once
+
+#include "kernels/cuda/attention_decode.h"
+#include "kernels/cuda/attention_extend.h"
+
+namespace tailrace::cuda {
+
+// Both paths share the pool, plan_decode and the scratch. A call's contract is its Hopper namesake's (attention_decode.h,
+// attention_extend.h); portable extend takes no parts (ExtendSplit).
+struct AttentionPath {
+  const char* decode;  // what the boot log says of the kernels
+  const char* extend;
+  bool (*supported)(int head_dim, int q_heads, int kv_heads);
+  cudaError_t (*prepare)(int head_dim);
+  int (*decode_ctas)(int head_dim, int group);
+  cudaError_t (*run_decode)(const DecodeParams& params, int ctas, cudaStream_t stream);
+  int (*extend_tile_rows)(int head_dim);
+  cudaError_t (*run_extend)(const ExtendParams& params, cudaStream_t stream);
+};
+
+// The path of the current device: by the code that this build has for it, so that Hopper without Hopper's code is served too.
+const AttentionPath& attention_path();
+
+}  // namespace tailrace::cuda
