@@ -7,15 +7,19 @@
 namespace tailrace::cuda {
 
 // Both paths share the pool, plan_decode and the scratch. A call's contract is its Hopper namesake's (attention_decode.h,
-// attention_extend.h); portable extend takes no parts (ExtendSplit).
+// attention_extend.h).
 struct AttentionPath {
   const char* decode;  // what the boot log says of the kernels
   const char* extend;
   bool (*supported)(int head_dim, int q_heads, int kv_heads);
   cudaError_t (*prepare)(int head_dim);
   int (*decode_ctas)(int head_dim, int group);
+  bool (*beside_extend)(int head_dim, int extend_tiles, int num_sms);
+  int (*mixed_decode_ctas)(int head_dim, int group);
   cudaError_t (*run_decode)(const DecodeParams& params, int ctas, cudaStream_t stream);
   int (*extend_tile_rows)(int head_dim);
+  ExtendSplit (*extend_split)(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode);
+  int max_extend_parts;  // of all tiles that extend_split cuts; 0: it cuts none
   cudaError_t (*run_extend)(const ExtendParams& params, cudaStream_t stream);
 };
 

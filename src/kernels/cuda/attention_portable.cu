@@ -440,6 +440,15 @@ cudaError_t allow_shared(Kernel kernel, int bytes) {
   return error != cudaSuccess ? error : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
+template <int D>
+int resident_ctas() {
+  int device = 0, sms = 0, per_sm = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, decode_kernel<D>, Config<D, true>::kThreads, Config<D, true>::kSharedBytes);
+  return sms * per_sm;
+}
+
 }  // namespace
 
 bool portable_attention_supported(int head_dim, int q_heads, int kv_heads) {
@@ -456,13 +465,9 @@ cudaError_t prepare_portable_attention(int head_dim) {
 }
 
 int portable_decode_ctas(int head_dim, int) {
-  if (prepare_portable_attention(head_dim) != cudaSuccess) return 0;
   return dispatch(head_dim, [&]<int D>() {
-    int device = 0, sms = 0, per_sm = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, decode_kernel<D>, Config<D, true>::kThreads, Config<D, true>::kSharedBytes);
-    return sms * per_sm;
+    static const int ctas = prepare_portable_attention(head_dim) == cudaSuccess ? resident_ctas<D>() : 0;
+    return ctas;
   });
 }
 

@@ -10,7 +10,7 @@ namespace tailrace::cuda {
 bool portable_attention_supported(int head_dim, int q_heads, int kv_heads);
 // At boot: loads the kernels of a head dim, so that no launch does.
 cudaError_t prepare_portable_attention(int head_dim);
-// CTAs that the device holds at once. No CTA waits for another, so fewer or more are as correct.
+// CTAs that the device holds at once, asked once. No CTA waits for another, so fewer or more are as correct.
 int portable_decode_ctas(int head_dim, int group);
 // Two launches: the plan's chunks, then the merge of units that have several.
 cudaError_t run_decode_portable(const DecodeParams& params, int ctas, cudaStream_t stream);

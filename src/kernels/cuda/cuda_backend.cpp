@@ -106,11 +106,11 @@ class CudaBackend : public Backend {
   // Whether group g's decode and extend attention run side by side in this step; decode then leaves extend room.
   bool beside(const StepShape& step, int g) const {
     return step.num_decode_rows > 0 && !step.decode_only() &&
-           decode_beside_extend(shape_.groups[g].head_dim, step.extend_tiles[g] * shape_.groups[g].kv_heads, device_.sm_count());
+           attention_.beside_extend(shape_.groups[g].head_dim, step.extend_tiles[g] * shape_.groups[g].kv_heads, device_.sm_count());
   }
   int decode_grid(const StepShape& step, int g) const {
     const GroupShape& group = shape_.groups[g];
-    return beside(step, g) ? mixed_decode_ctas(group.head_dim, group.gqa_ratio()) : group.decode_ctas;
+    return beside(step, g) ? attention_.mixed_decode_ctas(group.head_dim, group.gqa_ratio()) : group.decode_ctas;
   }
   static bool narrow(const StepShape& step) { return step.num_tokens <= kMaxLinearTokens; }
   void linear(LinearParams params, cudaStream_t stream) { CUDA_CHECK(run_linear(params, device_.sm_count(), stream)); }
@@ -147,6 +147,7 @@ Expected<CudaShape> CudaBackend::shape_of(const BlockList& blocks, const StepLim
   const auto refuse = [](const std::string& why) { return fail(StatusCode::kUnsupported, "the CUDA backend: " + why); };
   CudaShape s;
   s.widths = block_widths(blocks);
+  s.max_extend_parts = attention_.max_extend_parts;
   s.limits = limits;
   s.logits_stride = (s.widths.vocab + 3) / 4 * 4;
   if (limits.vocab > kMaxSampledVocab) return refuse("a vocabulary of more than " + std::to_string(kMaxSampledVocab));
@@ -201,7 +202,6 @@ Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, v
   gemm_->set_workspace(scratch_->gemm);
   CUDA_CHECK(prepare_linear());
   for (int g = 0; g < shape_.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape_.groups[g].head_dim));
-  for (int g = 0; g < shape_.num_groups; ++g) CUDA_CHECK(prepare_extend(shape_.groups[g].head_dim));
   CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   return prepare_gemms();
@@ -408,7 +408,7 @@ void CudaBackend::run(const AttentionBlock& b, const StepShape& step, size_t, cu
                           decode_grid(step, b.group), stream));
   }
   if (!step.decode_only()) {
-    const ExtendSplit split = extend_split(b.head_dim, step.extend_tiles[b.group] * b.kv_heads, step.extend_kv_tiles[b.group] * b.kv_heads,
+    const ExtendSplit split = attention_.extend_split(b.head_dim, step.extend_tiles[b.group] * b.kv_heads, step.extend_kv_tiles[b.group] * b.kv_heads,
                                            b.window, device_.sm_count(), both);
     CUDA_CHECK(attention_.run_extend({.q = scratch_->q, .out = scratch_->attended, .pool = pool, .block_table = kv.block_table, .table_stride = kv.table_stride,
                                   .rows = binding_.targets.rows + step.num_decode_rows, .tile_start = scratch.tile_start,

@@ -27,6 +27,7 @@ struct CudaShape {
   StepLimits limits;
   GroupShape groups[kMaxKvGroups];
   int32_t num_groups = 0;
+  int32_t max_extend_parts = 0;
   bool has_post_norm = false;
   int64_t dequantized = 0;    // values of the largest matrix that is not stored as bf16
   int64_t logits_stride = 0;
@@ -96,10 +97,10 @@ struct CudaScratch {
     }
     size_t partial_bytes = 0;
     for (int g = 0; g < s.num_groups; ++g) {
-      if (s.groups[g].window == 0) partial_bytes = std::max(partial_bytes, extend_partial_bytes(s.groups[g].head_dim, kMaxExtendParts));
+      if (s.groups[g].window == 0) partial_bytes = std::max(partial_bytes, extend_partial_bytes(s.groups[g].head_dim, s.max_extend_parts));
     }
     take(extend_partial, static_cast<int64_t>(partial_bytes));
-    take(arrivals, 4 * kMaxExtendParts / 2);  // a tile that is cut has two parts at least
+    take(arrivals, 4 * s.max_extend_parts / 2);  // a tile that is cut has two parts at least
     bytes = arena.bytes();
   }
 };
