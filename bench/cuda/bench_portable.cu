@@ -1,5 +1,5 @@
-// Attention without Hopper's instructions: correctness against float64 on fresh random inputs, then its time beside the Hopper
-// kernels' where the GPU runs those.
+// Attention without Hopper's instructions: correctness against float64 on fresh random inputs, then its time beside
+// the Hopper kernels' where the GPU runs those.
 //   bench_portable [check|bench|all]
 #include <cstring>
 #include <string>
@@ -17,7 +17,8 @@ using Case = AttentionCase;
 
 int verdict(const char* kind, const Case& c, const std::string& how, double error, double bound, int differ) {
   const bool good = error < bound && differ == 0;
-  std::printf("%scheck %-7s %-18s %-24s relative error %.2e, %d repeats differ\n", good ? "" : "FAIL ", kind, c.name, how.c_str(), error, differ);
+  std::printf("%scheck %-7s %-18s %-24s relative error %.2e, %d repeats differ\n", good ? "" : "FAIL ", kind, c.name,
+              how.c_str(), error, differ);
   return good ? 0 : 1;
 }
 
@@ -39,12 +40,18 @@ int repeats(AttentionProblem& p, const Launch& launch) {
 
 int check_decode() {
   const std::vector<Case> cases = {
-      {"gpt-oss 63..65", 64, 8, 64, 0, true, {1, 63, 64, 65, 1000, 128, 127, 129}}, {"gpt-oss long", 64, 8, 64, 0, true, {9000}},
-      {"gpt-oss window", 64, 8, 64, 128, true, {1, 127, 128, 129, 191, 192, 700}}, {"llama 32/8/128", 32, 8, 128, 0, false, {5, 700, 64, 1500}},
-      {"mha 4/4/128", 4, 4, 128, 0, false, {5, 700, 64, 1500}}, {"qwen2 28/4/128", 28, 4, 128, 0, false, {65, 700, 3000}},
-      {"group 16", 32, 2, 128, 0, false, {65, 700, 3000}}, {"qwen3.6 16/2/256", 16, 2, 256, 0, false, {1, 64, 65, 4000}},
-      {"gemma 16/8/256 w", 16, 8, 256, 1024, false, {1, 1023, 1024, 1025, 3000}}, {"gemma 16/2/512", 16, 2, 512, 0, false, {1, 65, 2500, 700}},
-      {"16/1/512 sinks", 16, 1, 512, 0, true, {1, 65, 900}}, {"ragged", 64, 8, 64, 0, true, {20000, 1, 2, 3, 64, 65, 100, 1000}},
+      {"gpt-oss 63..65", 64, 8, 64, 0, true, {1, 63, 64, 65, 1000, 128, 127, 129}},
+      {"gpt-oss long", 64, 8, 64, 0, true, {9000}},
+      {"gpt-oss window", 64, 8, 64, 128, true, {1, 127, 128, 129, 191, 192, 700}},
+      {"llama 32/8/128", 32, 8, 128, 0, false, {5, 700, 64, 1500}},
+      {"mha 4/4/128", 4, 4, 128, 0, false, {5, 700, 64, 1500}},
+      {"qwen2 28/4/128", 28, 4, 128, 0, false, {65, 700, 3000}},
+      {"group 16", 32, 2, 128, 0, false, {65, 700, 3000}},
+      {"qwen3.6 16/2/256", 16, 2, 256, 0, false, {1, 64, 65, 4000}},
+      {"gemma 16/8/256 w", 16, 8, 256, 1024, false, {1, 1023, 1024, 1025, 3000}},
+      {"gemma 16/2/512", 16, 2, 512, 0, false, {1, 65, 2500, 700}},
+      {"16/1/512 sinks", 16, 1, 512, 0, true, {1, 65, 900}},
+      {"ragged", 64, 8, 64, 0, true, {20000, 1, 2, 3, 64, 65, 100, 1000}},
       {"smollm 9/3/64", 9, 3, 64, 0, false, {1, 100, 700}}, {"dim 96", 8, 2, 96, 0, false, {1, 100, 700}},
       {"huge pool", 32, 8, 128, 0, false, {5, 700, 4000}, 0, 0, {}, 40000}};  // more than 2^31 values
   int failed = 0;
@@ -52,7 +59,10 @@ int check_decode() {
   for (const Case& c : cases) {
     AttentionProblem p(c, 1, ++seed);
     const int resident = portable_decode_ctas(c.dim, c.group());
-    const struct { int ctas, splits; float softcap; } variants[] = {{resident, 0, 0}, {3, 0, 0}, {resident, 7, 0}, {resident, 0, 5}};
+    const struct {
+      int ctas, splits;
+      float softcap;
+    } variants[] = {{resident, 0, 0}, {3, 0, 0}, {resident, 7, 0}, {resident, 0, 5}};
     for (const auto& v : variants) {
       DecodeRun decode(p, p.rows, v.ctas, v.splits);
       const int differ = repeats(p, [&] {
@@ -72,11 +82,13 @@ int check_extend() {
       {"gpt-oss", 64, 8, 64, 0, true, {1, 64, 65, 200, 1000}, 0, 0, {1, 64, 1, 130, 37}},
       {"gpt-oss window", 64, 8, 64, 128, true, {300, 128, 129, 1000}, 0, 0, {300, 128, 1, 250}},
       {"llama 32/8/128", 32, 8, 128, 0, false, {17, 700, 1500}, 0, 0, {17, 100, 512}},
-      {"qwen2 28/4/128", 28, 4, 128, 0, false, {65, 700}, 0, 0, {65, 333}}, {"mha 4/4/128", 4, 4, 128, 0, false, {129, 700}, 0, 0, {129, 65}},
+      {"qwen2 28/4/128", 28, 4, 128, 0, false, {65, 700}, 0, 0, {65, 333}},
+      {"mha 4/4/128", 4, 4, 128, 0, false, {129, 700}, 0, 0, {129, 65}},
       {"qwen3.6 16/2/256", 16, 2, 256, 0, false, {64, 1000}, 0, 0, {64, 200}},
       {"gemma 16/8/256 w", 16, 8, 256, 1024, false, {1500, 1024}, 0, 0, {700, 300}},
       {"gemma 16/2/512", 16, 2, 512, 0, false, {64, 65, 900}, 0, 0, {64, 1, 200}},
-      {"smollm 9/3/64", 9, 3, 64, 0, false, {100, 700}, 0, 0, {100, 5}}, {"dim 96", 8, 2, 96, 0, false, {100, 700}, 0, 0, {100, 64}},
+      {"smollm 9/3/64", 9, 3, 64, 0, false, {100, 700}, 0, 0, {100, 5}},
+      {"dim 96", 8, 2, 96, 0, false, {100, 700}, 0, 0, {100, 64}},
       {"huge pool", 32, 8, 128, 0, false, {700, 1500}, 0, 0, {70, 150}, 40000}};
   int failed = 0;
   uint64_t seed = std::random_device{}();
@@ -113,7 +125,8 @@ void bench_decode(const Case& c, bool hopper, double gbs) {
     }) - plan / kLayers;
   };
   const double us = time(portable, run_decode_portable);
-  std::printf("decode %-18s %9.1f us %6.0f GB/s, %3.0f %% of a read", c.name, us, bytes / us / 1000, 100 * bytes / us / 1000 / gbs);
+  std::printf("decode %-18s %9.1f us %6.0f GB/s, %3.0f %% of a read", c.name, us, bytes / us / 1000,
+              100 * bytes / us / 1000 / gbs);
   if (hopper) {
     DecodeRun best(p, p.rows, decode_ctas(c.dim, c.group()));
     std::printf("; Hopper's kernel %9.1f us", time(best, run_decode));
@@ -128,7 +141,8 @@ void bench_extend(const Case& c, bool hopper) {
   double pairs = 0;
   for (int t = 0; t < c.q_lens[0]; ++t) pairs += c.window > 0 ? std::min(c.window, c.lens[0] - t) : c.lens[0] - t;
   ExtendRun portable(p, 0, {1, 0}, portable_extend_tile_rows(c.dim));
-  const double us = time_us(kLayers, [&](int l, cudaStream_t s) { GPU_CHECK(run_extend_portable(portable.params(l), s)); }, 7);
+  const auto launch = [&](int l, cudaStream_t s) { GPU_CHECK(run_extend_portable(portable.params(l), s)); };
+  const double us = time_us(kLayers, launch, 7);
   std::printf("extend %-18s %9.1f us %6.0f TFLOP/s", c.name, us, 4.0 * pairs * c.q_heads * c.dim / us / 1e6);
   if (hopper) {
     ExtendRun best(p);
@@ -141,12 +155,17 @@ void run_bench() {
   const bool hopper = runs_hopper();
   const double gbs = read_ceiling_gbs();
   const auto same = [](int rows, int len) { return std::vector<int>(rows, len); };
-  const std::vector<Case> decode = {{"llama b1 8k", 32, 8, 128, 0, false, same(1, 8192)}, {"llama b64 1k", 32, 8, 128, 0, false, same(64, 1024)},
-                                    {"gpt-oss b1 8k", 64, 8, 64, 0, true, same(1, 8192)}, {"gpt-oss b64 1k", 64, 8, 64, 0, true, same(64, 1024)},
-                                    {"qwen3.6 b8 8k", 16, 2, 256, 0, false, same(8, 8192)}, {"gemma4 512 b8 8k", 16, 2, 512, 0, false, same(8, 8192)}};
+  const std::vector<Case> decode = {{"llama b1 8k", 32, 8, 128, 0, false, same(1, 8192)},
+                                    {"llama b64 1k", 32, 8, 128, 0, false, same(64, 1024)},
+                                    {"gpt-oss b1 8k", 64, 8, 64, 0, true, same(1, 8192)},
+                                    {"gpt-oss b64 1k", 64, 8, 64, 0, true, same(64, 1024)},
+                                    {"qwen3.6 b8 8k", 16, 2, 256, 0, false, same(8, 8192)},
+                                    {"gemma4 512 b8 8k", 16, 2, 512, 0, false, same(8, 8192)}};
   for (const Case& c : decode) bench_decode(c, hopper, gbs);
-  const std::vector<Case> extend = {{"llama 2k", 32, 8, 128, 0, false, {2048}, 0, 0, {2048}}, {"gpt-oss 2k", 64, 8, 64, 0, true, {2048}, 0, 0, {2048}},
-                                    {"gpt-oss w128 2k", 64, 8, 64, 128, true, {2048}, 0, 0, {2048}}, {"qwen3.6 2k", 16, 2, 256, 0, false, {2048}, 0, 0, {2048}},
+  const std::vector<Case> extend = {{"llama 2k", 32, 8, 128, 0, false, {2048}, 0, 0, {2048}},
+                                    {"gpt-oss 2k", 64, 8, 64, 0, true, {2048}, 0, 0, {2048}},
+                                    {"gpt-oss w128 2k", 64, 8, 64, 128, true, {2048}, 0, 0, {2048}},
+                                    {"qwen3.6 2k", 16, 2, 256, 0, false, {2048}, 0, 0, {2048}},
                                     {"gemma4 512 2k", 16, 2, 512, 0, false, {2048}, 0, 0, {2048}}};
   for (const Case& c : extend) bench_extend(c, hopper);
 }

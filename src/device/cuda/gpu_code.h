@@ -3,9 +3,9 @@
 
 namespace tailrace::cuda {
 
-// The architecture that this build's kernels were compiled for, as the current device runs them: 80, 89, 90 (Hopper's own
-// instructions included) or 120; code for an older one also runs on later GPUs. 0: the build has none for this device.
-// Asked of the driver once per process.
+// The architecture that this build's kernels were compiled for, as the current device runs them: 80, 89, 90 (Hopper's
+// own instructions included) or 120; code for an older one also runs on later GPUs. 0: the build has none for this
+// device. Asked of the driver once per process.
 int gpu_code_arch();
 
 // Hopper's kernels: bulk copies, wgmma, clusters.

@@ -10,8 +10,8 @@ namespace {
 // What the kernels are compiled for, as in the Makefile: "80 89 90a 120 ptx80".
 constexpr const char* kArchs = TAILRACE_GPU_ARCHS;
 
-// Whether one of them runs on a GPU of this compute capability (86 for 8.6): machine code does on later minors of its major, code
-// with an `a` on its own alone, and PTX is compiled by the driver for whatever is later.
+// Whether one of them runs on a GPU of this compute capability (86 for 8.6): machine code does on later minors of its
+// major, code with an `a` on its own alone, and PTX is compiled by the driver for whatever is later.
 bool has_code_for(int capability) {
   std::istringstream archs(kArchs);
   for (std::string arch; archs >> arch;) {
@@ -66,9 +66,10 @@ Expected<cudaDeviceProp> find_device(int index) {
   if (!has_code_for(properties.major * 10 + properties.minor)) {
     const std::string which = "GPU " + std::to_string(index) + " (" + properties.name + ") has compute capability " +
                               std::to_string(properties.major) + "." + std::to_string(properties.minor);
-    return fail(StatusCode::kUnsupported,
-                properties.major < 8 ? which + "; tailrace needs 8.0 or later"
-                                     : which + "; this build has code for " + kArchs + " alone (`make release` builds for all from 8.0 on)");
+    const std::string why = properties.major < 8 ? "tailrace needs 8.0 or later"
+                                                 : std::string("this build has code for ") + kArchs +
+                                                       " alone (`make release` builds for all from 8.0 on)";
+    return fail(StatusCode::kUnsupported, which + "; " + why);
   }
   return properties;
 }

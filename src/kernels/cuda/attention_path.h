@@ -6,8 +6,8 @@
 
 namespace tailrace::cuda {
 
-// Both paths share the pool, plan_decode and the scratch. A call's contract is its Hopper namesake's (attention_decode.h,
-// attention_extend.h).
+// Both paths share the pool, plan_decode and the scratch. A call's contract is its Hopper namesake's
+// (attention_decode.h, attention_extend.h).
 struct AttentionPath {
   const char* decode;  // what the boot log says of the kernels
   const char* extend;
@@ -23,7 +23,8 @@ struct AttentionPath {
   cudaError_t (*run_extend)(const ExtendParams& params, cudaStream_t stream);
 };
 
-// The path of the current device: by the code that this build has for it, so that Hopper without Hopper's code is served too.
+// The path of the current device: by the code that this build has for it, so that Hopper without Hopper's code is
+// served too.
 const AttentionPath& attention_path();
 
 }  // namespace tailrace::cuda

@@ -1,13 +1,13 @@
 // Attention with what every GPU since 8.0 has: o = softmax(scale q K^T) V by cp.async and mma.sync.
 //
-// Mapping. Both kernels walk KV tiles of 64 tokens for packed query rows (token, head of the group), 16 rows a warp. Extend: a CTA
-// has 64 rows of one KV head, a warp 16 of them and all keys; decode: a CTA has a chunk of the plan (attention_decode.h) and up to
-// 16 rows, a warp a quarter of the keys, and the warps' softmaxes are joined at the end. At head_dim 512 pairs of warps share rows
-// and keys and split the output dims.
-// A tile arrives as slices of 64 dims, K's and then V's, through a ring that all warps walk in step. The pool is stored swizzled
-// (kv_layout.h), so a slice is a plain copy and ldmatrix finds no bank conflicts.
-// Decode's chunks leave partials (o, m, l) that a second kernel merges: nothing waits within a kernel, so the grid need not be
-// resident. Sinks join there, or where a unit has one chunk: once, unscaled, in log2 units.
+// Mapping. Both kernels walk KV tiles of 64 tokens for packed query rows (token, head of the group), 16 rows a warp.
+// Extend: a CTA has 64 rows of one KV head, a warp 16 of them and all keys; decode: a CTA has a chunk of the plan
+// (attention_decode.h) and up to 16 rows, a warp a quarter of the keys, and the warps' softmaxes are joined at the
+// end. At head_dim 512 pairs of warps share rows and keys and split the output dims.
+// A tile arrives as slices of 64 dims, K's and then V's, through a ring that all warps walk in step. The pool is
+// stored swizzled (kv_layout.h), so a slice is a plain copy and ldmatrix finds no bank conflicts.
+// Decode's chunks leave partials (o, m, l) that a second kernel merges: nothing waits within a kernel, so the grid
+// need not be resident. Sinks join there, or where a unit has one chunk: once, unscaled, in log2 units.
 // Bound: decode by KV bytes, extend by mma.sync's FLOPs.
 #include "kernels/cuda/attention_portable.h"
 
@@ -101,7 +101,8 @@ struct Ring {
         const int piece = i * C::kThreads + static_cast<int>(threadIdx.x), half = piece / (kSliceBytes / 16);
         // K's slices in order; V's so that each half of the output dims gets one.
         const int slice = is_v ? half * C::kSteps + at : at * C::kDimWarps + half;
-        ptx::copy_16_to(ptx::smem_address(to) + piece * 16, tile + slice * kSliceBytes + piece % (kSliceBytes / 16) * 16);
+        ptx::copy_16_to(ptx::smem_address(to) + piece * 16,
+                        tile + slice * kSliceBytes + piece % (kSliceBytes / 16) * 16);
       }
       if (++write == C::kStages) write = 0;
       if (++step == 2 * C::kSteps) {
@@ -133,7 +134,8 @@ struct State {
 
 // Scores += what 64 dims of queries and keys contribute.
 template <class C>
-__device__ __forceinline__ void add_scores(float (&s)[C::kKeys / 8][4], uint32_t keys, uint32_t query, int d0, int row0, int key0, int lane) {
+__device__ __forceinline__ void add_scores(float (&s)[C::kKeys / 8][4], uint32_t keys, uint32_t query, int d0,
+                                           int row0, int key0, int lane) {
 #pragma unroll
   for (int d = 0; d < 64; d += 16) {
     uint32_t a[4];
@@ -169,7 +171,8 @@ __device__ __forceinline__ void finish_scores(float (&s)[C::kKeys / 8][4], const
 
 // Takes the keys' maximum into the state and turns scores into the probabilities' A fragments.
 template <class C>
-__device__ __forceinline__ void soften(State<C>& state, float (&s)[C::kKeys / 8][4], uint32_t (&prob)[C::kKeys / 16][4]) {
+__device__ __forceinline__ void soften(State<C>& state, float (&s)[C::kKeys / 8][4],
+                                       uint32_t (&prob)[C::kKeys / 16][4]) {
   float factor[2];
   bool rescale = false;
 #pragma unroll
@@ -199,7 +202,8 @@ __device__ __forceinline__ void soften(State<C>& state, float (&s)[C::kKeys / 8]
 
 // out[64 dims from n0 * 8 on] += prob V.
 template <class C>
-__device__ __forceinline__ void accumulate(State<C>& state, int n0, const uint32_t (&prob)[C::kKeys / 16][4], uint32_t values, int key0, int lane) {
+__device__ __forceinline__ void accumulate(State<C>& state, int n0, const uint32_t (&prob)[C::kKeys / 16][4],
+                                           uint32_t values, int key0, int lane) {
 #pragma unroll
   for (int k = 0; k < C::kKeys; k += 16) {
 #pragma unroll
@@ -212,7 +216,8 @@ __device__ __forceinline__ void accumulate(State<C>& state, int n0, const uint32
   }
 }
 
-// This warp's part of the work. All threads of the CTA; on return nobody reads shared memory any more and no copy is under way.
+// This warp's part of the work. All threads of the CTA; on return nobody reads shared memory any more and no copy is
+// under way.
 template <class C, int D, class P>
 __device__ void attend(const P& p, const Work& w, char* shared, State<C>& state) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp % C::kDimWarps, place = warp / C::kDimWarps;
@@ -228,13 +233,15 @@ __device__ void attend(const P& p, const Work& w, char* shared, State<C>& state)
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     state.maximum[h] = -INFINITY, state.denominator[h] = 0;
-    const int token = min((w.first_row + row0 + lane / 4 + 8 * h) / group, w.q_len - 1);  // rows beyond the last see its keys
+    // Rows beyond the last see its keys.
+    const int token = min((w.first_row + row0 + lane / 4 + 8 * h) / group, w.q_len - 1);
     high[h] = w.kv_len - w.q_len + token;
     low[h] = first_visible(high[h] + 1, p.window);
   }
   // What all of the warp's rows see: keys [all_low, all_high].
-  const int all_high = w.kv_len - w.q_len + min((w.first_row + row0) / group, w.q_len - 1);
-  const int all_low = first_visible(w.kv_len - w.q_len + min((w.first_row + row0 + 15) / group, w.q_len - 1) + 1, p.window);
+  const int before = w.kv_len - w.q_len, last_token = min((w.first_row + row0 + 15) / group, w.q_len - 1);
+  const int all_high = before + min((w.first_row + row0) / group, w.q_len - 1);
+  const int all_low = first_visible(before + last_token + 1, p.window);
   const uint32_t query = ptx::smem_address(shared);
   int key_at = w.first_block * kBlockTokens + key0;
   for (int b = 0; b < w.num_blocks; ++b, key_at += kBlockTokens) {
@@ -284,7 +291,8 @@ extend_kernel(const __grid_constant__ ExtendParams p) {
   using C = Config<D, false>;
   extern __shared__ __align__(128) char shared[];
   const int group = p.q_heads / p.kv_heads;
-  const int tile = p.num_tiles - 1 - static_cast<int>(blockIdx.x) / p.kv_heads;  // a row's last tiles see the most keys: first
+  // A row's last tiles see the most keys: they go first.
+  const int tile = p.num_tiles - 1 - static_cast<int>(blockIdx.x) / p.kv_heads;
   int r = 0, beyond = p.num_rows;
   while (beyond - r > 1) {  // tile_start[r] <= tile < tile_start[beyond]
     const int middle = (r + beyond) / 2;
@@ -310,7 +318,9 @@ extend_kernel(const __grid_constant__ ExtendParams p) {
 #pragma unroll
     for (int n = 0; n < C::kOutDims / 8; ++n) {
       const int d = warp % C::kDimWarps * C::kOutDims + n * 8 + (lane & 3) * 2;
-      if (d < p.head_dim) *reinterpret_cast<uint32_t*>(out + d) = ptx::pack_bf16(state.out[n][2 * h] * factor, state.out[n][2 * h + 1] * factor);
+      if (d >= p.head_dim) continue;
+      *reinterpret_cast<uint32_t*>(out + d) =
+          ptx::pack_bf16(state.out[n][2 * h] * factor, state.out[n][2 * h + 1] * factor);
     }
   }
 }
@@ -321,7 +331,9 @@ __device__ void join_warps(State<C>& state, float* join, float (&maxima)[4][16],
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, keys = warp / C::kDimWarps, half = warp % C::kDimWarps;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    if ((lane & 3) == 0 && half == 0) maxima[keys][h * 8 + lane / 4] = state.maximum[h], sums[keys][h * 8 + lane / 4] = state.denominator[h];
+    if ((lane & 3) != 0 || half != 0) continue;
+    maxima[keys][h * 8 + lane / 4] = state.maximum[h];
+    sums[keys][h * 8 + lane / 4] = state.denominator[h];
   }
   __syncthreads();
 #pragma unroll
@@ -338,7 +350,8 @@ __device__ void join_warps(State<C>& state, float* join, float (&maxima)[4][16],
       for (int n = 0; n < C::kOutDims / 8; ++n) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          auto* at = reinterpret_cast<float2*>(join + (h * 8 + lane / 4) * D + half * C::kOutDims + n * 8 + (lane & 3) * 2);
+          const int d = half * C::kOutDims + n * 8 + (lane & 3) * 2;
+          auto* at = reinterpret_cast<float2*>(join + (h * 8 + lane / 4) * D + d);
           const float2 sum = turn == 0 ? make_float2(0, 0) : *at;
           *at = make_float2(sum.x + state.out[n][2 * h], sum.y + state.out[n][2 * h + 1]);
         }
@@ -349,7 +362,8 @@ __device__ void join_warps(State<C>& state, float* join, float (&maxima)[4][16],
 }
 
 __device__ __forceinline__ void store_4(__nv_bfloat16* out, float4 v, float factor) {
-  *reinterpret_cast<uint2*>(out) = {ptx::pack_bf16(v.x * factor, v.y * factor), ptx::pack_bf16(v.z * factor, v.w * factor)};
+  *reinterpret_cast<uint2*>(out) = {ptx::pack_bf16(v.x * factor, v.y * factor),
+                                    ptx::pack_bf16(v.z * factor, v.w * factor)};
 }
 
 // CTAs take the plan's chunks by ticket.
@@ -396,7 +410,8 @@ constexpr int kMergeThreads = 128;
 // Tasks: 128 times four dims of a unit's outputs. Units of one chunk are done already.
 __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_constant__ DecodeParams p, int dim) {
   const auto* row_first = reinterpret_cast<const int32_t*>(plan_at(p.plan, kRowFirstAt));
-  const int group = p.q_heads / p.kv_heads, quads = group * (dim / 4), slices = (quads + kMergeThreads - 1) / kMergeThreads;
+  const int group = p.q_heads / p.kv_heads, quads = group * (dim / 4);
+  const int slices = (quads + kMergeThreads - 1) / kMergeThreads;
   const int tasks = p.plan->num_rows * p.kv_heads * slices;
   for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int unit = task / slices, row = unit / p.kv_heads, head = unit % p.kv_heads;
@@ -437,7 +452,8 @@ auto dispatch(int head_dim, F f) {
 template <typename Kernel>
 cudaError_t allow_shared(Kernel kernel, int bytes) {
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  return error != cudaSuccess ? error : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
 }
 
 template <int D>
@@ -445,7 +461,8 @@ int resident_ctas() {
   int device = 0, sms = 0, per_sm = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, decode_kernel<D>, Config<D, true>::kThreads, Config<D, true>::kSharedBytes);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, decode_kernel<D>, Config<D, true>::kThreads,
+                                                Config<D, true>::kSharedBytes);
   return sms * per_sm;
 }
 

@@ -6,7 +6,8 @@
 
 namespace tailrace::cuda {
 
-// As their namesakes of attention_decode.h and attention_extend.h; shared memory of at most 99 KiB a CTA (8.6, 8.9, 12.0).
+// As their namesakes of attention_decode.h and attention_extend.h; shared memory of at most 99 KiB a CTA (8.6, 8.9,
+// 12.0).
 bool portable_attention_supported(int head_dim, int q_heads, int kv_heads);
 // At boot: loads the kernels of a head dim, so that no launch does.
 cudaError_t prepare_portable_attention(int head_dim);
