@@ -85,7 +85,8 @@ struct EngineStatus {
   std::atomic<uint64_t> preemptions{0};
   std::atomic<uint64_t> decode_steps{0}, extend_steps{0}, mixed_steps{0};
 
-  // Contracts 1-3: each of these stays 0.
+  // Contracts 1-3. The first two stay 0, the third without --mixed fold; the fourth counts what a cost model that was too hopeful,
+  // or a busy machine, made longer than planned.
   LabelledCounters host_block;                      // tailrace_host_block_total{site}
   std::atomic<uint64_t> device_alloc_after_ready{0};
   LabelledCounters mixed_fallback;                  // tailrace_mixed_fallback_total{reason}

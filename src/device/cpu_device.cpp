@@ -7,6 +7,7 @@
 #include <deque>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -234,12 +235,17 @@ size_t meminfo_bytes(const std::string& key) {
   return 0;
 }
 
-// A container's memory limit less what it uses, or 0 when there is none.
-size_t cgroup_available_bytes() {
+// A container's memory limit less what it uses (page cache that can be given up not counted), if it has one.
+std::optional<size_t> cgroup_available_bytes() {
   std::ifstream max_file("/sys/fs/cgroup/memory.max"), current_file("/sys/fs/cgroup/memory.current");
   size_t max = 0, current = 0;
-  if (!(max_file >> max) || !(current_file >> current) || max <= current) return 0;
-  return max - current;
+  if (!(max_file >> max) || !(current_file >> current)) return std::nullopt;
+  std::ifstream stat("/sys/fs/cgroup/memory.stat");
+  std::string name;
+  for (size_t bytes = 0; stat >> name >> bytes;) {
+    if (name == "inactive_file") current -= std::min(current, bytes);
+  }
+  return max > current ? max - current : 0;
 }
 
 class CpuDevice : public Device {
@@ -249,7 +255,7 @@ class CpuDevice : public Device {
     memory_bytes_ = options.memory_bytes;
     if (memory_bytes_ == 0) {
       memory_bytes_ = meminfo_bytes("MemAvailable");
-      if (size_t limit = cgroup_available_bytes(); limit > 0) memory_bytes_ = std::min(memory_bytes_, limit);
+      if (const auto limit = cgroup_available_bytes()) memory_bytes_ = std::min(memory_bytes_, *limit);
     }
   }
 

@@ -179,6 +179,7 @@ void Engine::measure(Inflight& inflight) {
   const int64_t step_us = (done_ns - begun_ns) / 1000;
   scheduler_.cost_model().observe(inflight.shape, static_cast<double>(step_us));
   const bool mixed = inflight.shape.decode_rows > 0 && inflight.shape.extend_tokens > 0;
+  if (mixed && options_.fold) status_.mixed_fallback.add("fold", 1);
   const double bound_us = options_.max_mixed_ratio * inflight.decode_only_us;
   if (mixed && step_us > options_.bound_floor_us && static_cast<double>(step_us) > bound_us &&
       inflight.predicted_us <= bound_us) {

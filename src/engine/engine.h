@@ -17,6 +17,7 @@ namespace tailrace {
 
 struct EngineLoopOptions {
   bool overlap = true;             // --overlap off: each step is processed before the next is planned (A/B)
+  bool fold = false;               // --mixed fold: each mixed step counts as served by another path
   double max_mixed_ratio = 4.0;    // contract 3, for the counter of steps that lasted longer
   int32_t bound_floor_us = 1000;   // steps shorter than this are not judged: timer noise
   StepLog* log = nullptr;          // outlives the engine; null: none is kept

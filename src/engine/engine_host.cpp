@@ -158,7 +158,9 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   host->cost_ = setup.measure_cost ? measure_cost_model(*host->runner_, plan->step.vocab) : setup.cost;
   host->report_.decisions = host->backend_->decisions();
   host->scheduler_ = std::make_unique<Scheduler>(scheduler_config(setup, *plan, host->cost_));
-  host->engine_ = std::make_unique<Engine>(setup.engine, *host->runner_, *host->scheduler_, queue, status);
+  EngineLoopOptions loop = setup.engine;
+  loop.fold = setup.mixed == MixedMode::kFold;
+  host->engine_ = std::make_unique<Engine>(loop, *host->runner_, *host->scheduler_, queue, status);
   return host;
 }
 

@@ -27,7 +27,7 @@ struct StepLimits {
 struct BackendOptions {
   int threads = 0;          // CPU: 0 means all cores
   int kv_splits = 0;        // 0: chosen per step from the work; else fixed (A/B)
-  bool fold_decode = false; // --mixed fold: decode rows run through the extend attention kernel
+  bool fold_decode = false; // --mixed fold: decode rows of mixed steps run through the extend attention kernel
   int max_graph_rows = 64;  // CUDA: decode steps of up to this many rows run as captured graphs (--cuda-graph-max-bs)
 };
 
@@ -60,7 +60,7 @@ class Backend {
   // Values that a KV head takes per token in this backend's pools: head_dim or more.
   virtual int32_t stored_head_dim(int32_t head_dim) const { return head_dim; }
 
-  // Bytes of `tensors` stacked by rows (same cols) in this backend's layout; kUnsupported names the tensor and why.
+  // Bytes of the matrix in this backend's layout; kUnsupported names the tensor and why.
   virtual Expected<size_t> packed_bytes(const TensorView& tensor) const = 0;
   // Packs a checkpoint tensor [rows, cols] to `dst` (packed_bytes long, device memory) in its stored precision.
   virtual Status pack(const TensorView& tensor, void* dst) const = 0;

@@ -43,7 +43,6 @@ class BlockIndex {
   int32_t available(int32_t group) const {
     return allocators_[group].num_free() + tree_.num_evictable(group);
   }
-  uint64_t tree_version() const { return tree_.version(); }
   // Whole blocks that hold `len` tokens.
   int64_t blocks_for(int64_t len) const {
     return (len + config_.block_size - 1) / config_.block_size;

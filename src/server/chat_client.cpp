@@ -30,14 +30,17 @@ Expected<std::string> ask_model_name(const ServerAddress& address) {
   if (!reply) return fail(reply.error());
   auto json = parse_json(reply->body);
   if (reply->status != 200) {
-    const bool known = json && json->is_object() && json->contains("error") && (*json)["error"].contains("message");
+    const bool known = json && json->is_object() && json->contains("error") && (*json)["error"].is_object() &&
+                       (*json)["error"].contains("message") && (*json)["error"]["message"].is_string();
     return fail(StatusCode::kUnavailable, known ? (*json)["error"]["message"].get<std::string>()
                                                 : "/v1/models answered " + std::to_string(reply->status));
   }
-  if (!json || !json->is_object() || !json->contains("data") || (*json)["data"].empty()) {
+  const auto is_model = [](const Json& entry) { return entry.is_object() && entry.contains("id") && entry["id"].is_string(); };
+  if (!json || !json->is_object() || !json->contains("data") || !(*json)["data"].is_array() || (*json)["data"].empty() ||
+      !is_model((*json)["data"][0])) {
     return fail(StatusCode::kUnavailable, "this is not an OpenAI-compatible server");
   }
-  return (*json)["data"][0].value("id", "");
+  return (*json)["data"][0]["id"].get<std::string>();
 }
 
 int converse(const ChatConfig& config, const ServerAddress& address, const std::string& model) {
@@ -118,12 +121,15 @@ void ChatSession::on_event(std::string_view data, std::string& answer, std::stri
     return;
   }
   if (json->contains("error")) {
-    error = (*json)["error"].value("message", "unknown error");
+    const Json& body = (*json)["error"];
+    error = body.is_object() && body.contains("message") && body["message"].is_string() ? body["message"].get<std::string>() : "unknown error";
     return;
   }
-  for (const Json& choice : json->value("choices", Json::array())) {
-    const Json delta = choice.value("delta", Json::object());
-    if (!delta.contains("content") || !delta["content"].is_string()) continue;
+  if (!json->contains("choices") || !(*json)["choices"].is_array()) return;
+  for (const Json& choice : (*json)["choices"]) {
+    if (!choice.is_object() || !choice.contains("delta")) continue;
+    const Json& delta = choice["delta"];
+    if (!delta.is_object() || !delta.contains("content") || !delta["content"].is_string()) continue;
     const auto& text = delta["content"].get_ref<const std::string&>();
     answer += text;
     out_ << text << std::flush;

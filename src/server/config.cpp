@@ -97,7 +97,10 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
               {"pinned", StagingChoice::kPinned}, {"blocking", StagingChoice::kBlocking}},
              "how a step's metadata reaches the device (all but device: for comparison)")->group("Debug");
   app.add_option("--random-seed", engine.random_seed, "makes drawn seeds and dummy weights reproducible")
-      ->check(CLI::NonNegativeNumber)
+      ->check([](const std::string& text) {
+        const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && text.size() <= 19;
+        return digits ? std::string() : "a seed is a whole number from 0 on, not " + text;
+      })
       ->group("Engine")->option_text("N");
 }
 
@@ -105,7 +108,12 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
   auto& http = config.http;
   auto& limits = config.limits;
   app.add_option("--host", http.host, "address to listen on (default 127.0.0.1)")->group("HTTP")->option_text("ADDR");
-  app.add_option("--port", http.port, "port (default 8000; 0: any)")->group("HTTP")->option_text("N");
+  app.add_option("--port", http.port, "port (default 8000; 0: any)")
+      ->check([](const std::string& text) {
+        const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && text.size() <= 5;
+        return digits && std::stoi(text) <= 65535 ? std::string() : "a port is a number from 0 to 65535, not " + text;
+      })
+      ->group("HTTP")->option_text("N");
   app.add_option("--api-key", http.api_key, "asks for `Authorization: Bearer KEY`")->group("HTTP")->option_text("KEY");
   app.add_option("--max-queued-requests", limits.max_queued_requests,
                  "accepted but not running; beyond: 503 (default 256)")

@@ -164,6 +164,9 @@ Status check_serve_config(const ServeConfig& config) {
     return invalid("--mixed fold compares attention kernels, and the reference backend has only one: use "
                    "--attention-backend cpu, or --mixed split|off");
   }
+  if (engine.kv_splits > 0 && engine.attention_backend == AttentionBackendChoice::kReference) {
+    return invalid("--kv-splits has no meaning for the reference backend, which does not split: leave it out");
+  }
   if (engine.mem_fraction_static > 0 && engine.max_total_tokens > 0) {
     return invalid("--mem-fraction-static and --max-total-tokens both size the KV pool: give one of them");
   }

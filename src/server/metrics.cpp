@@ -173,6 +173,7 @@ Metrics::~Metrics() = default;
 
 void Metrics::finished(const Finished& request) {
   impl_->success.Add({{"finished_reason", request.reason}}).Increment();
+  if (request.reason == std::string("error")) return;  // refused, most of them: no latency of an answer
   impl_->prompt.Observe(static_cast<double>(request.prompt_tokens));
   impl_->generation.Observe(static_cast<double>(request.generation_tokens));
   if (request.queue_s >= 0) impl_->queue.Observe(request.queue_s);

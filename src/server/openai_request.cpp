@@ -1,5 +1,6 @@
 #include "server/openai_request.h"
 
+#include <limits>
 #include <algorithm>
 #include <charconv>
 
@@ -276,7 +277,9 @@ ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   if (!object) return api_fail(object.error());
   TokenizeRequest request;
   if (object->contains("messages")) {
-    auto chat = chat_from_object(*object, RequestBounds{1, 1, 1});
+    // Only the messages matter here; what else a chat request may hold is checked against bounds that refuse nothing valid.
+    constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
+    auto chat = chat_from_object(*object, {.vocab_size = kAny, .max_choices = kAny, .max_sequences = kAny});
     if (!chat) return api_fail(chat.error());
     request.source = std::move(*chat);
     return request;

@@ -113,8 +113,8 @@ Expected<SamplingDefaults> sampling_defaults(const OrderedJson& generation) {
 // One template of tokenizer_config.json's list of named ones: "default".
 std::optional<std::string> default_of(const OrderedJson& named) {
   for (const OrderedJson& entry : named) {
-    if (entry.is_object() && entry.value("name", "") == "default" && entry.contains("template") &&
-        entry["template"].is_string()) {
+    if (!entry.is_object() || !entry.contains("name") || !entry.contains("template")) continue;
+    if (entry["name"] == "default" && entry["template"].is_string()) {
       return entry["template"].get<std::string>();
     }
   }

@@ -81,6 +81,22 @@ TEST_F(Contracts, prefill_rides_with_decode_rows) {
   EXPECT_EQ(fallbacks, 0u);
 }
 
+TEST_F(Contracts, folded_steps_are_counted_as_served_by_another_path) {
+  EngineSetup setup = test_setup(dir_.path());
+  setup.mixed = MixedMode::kFold;
+  TestEngine engine(setup);
+  const EngineStatus& status = engine.status();
+  const auto victim = engine.submit(greedy_request(random_prompt(1, 5), 400));
+  engine.wait(*victim, 1);
+  engine.wait(*engine.submit(greedy_request(random_prompt(2, 500), 4)));
+  engine.wait(*victim);
+  engine.wait_idle();
+  uint64_t folded = 0;
+  status.mixed_fallback.for_each([&](const char* reason, uint64_t count) { folded += std::string(reason) == "fold" ? count : 0; });
+  EXPECT_GE(folded, 8u);
+  EXPECT_EQ(folded, status.mixed_steps);
+}
+
 TEST_F(Contracts, idle_time_has_a_cause) {
   for (bool overlap : {true, false}) {
     EngineSetup setup = test_setup(dir_.path());

@@ -83,7 +83,8 @@ int64_t attention_thread_floats(int64_t head_dim, int64_t gqa_ratio) {
 
 void plan_attention(const Batch& batch, const PlanOptions& options, AttentionPlan* plan) {
   plan->num_rows = batch.num_rows;
-  plan->num_decode_rows = options.fold_decode ? 0 : batch.num_decode_rows;
+  const bool mixed = batch.num_decode_rows < batch.num_rows;
+  plan->num_decode_rows = options.fold_decode && mixed ? 0 : batch.num_decode_rows;
   plan->num_splits = plan_splits({.rows = batch.rows, .num_decode_rows = plan->num_decode_rows, .window = options.window,
                                   .kv_heads = options.kv_heads, .threads = options.threads,
                                   .forced = options.forced_splits},
