@@ -68,7 +68,7 @@ TEST(Config, every_flag_reaches_its_field) {
   const ServeConfig config = parse_ok(
       {"--model-path", paths.model, "--served-model-name", "name", "--host", "0.0.0.0", "--port", "9", "--api-key", "k",
        "--max-running-requests", "3", "--max-queued-requests", "4", "--chunked-prefill-size", "5", "--max-seq-len-override",
-       "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "reference", "--mixed", "off",
+       "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "cpu", "--mixed", "off",
        "--overlap", "off", "--debug-staging", "blocking", "--kv-splits", "8", "--load-format", "dummy",
        "--random-seed", "10", "--threads", "11",
        "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
@@ -90,7 +90,7 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.engine.chunked_prefill_size, 5);
   EXPECT_EQ(config.engine.max_total_tokens, 700);
   EXPECT_EQ(config.engine.cache_type, CacheType::kNaive);
-  EXPECT_EQ(config.engine.attention_backend, AttentionBackendChoice::kReference);
+  EXPECT_EQ(config.engine.attention_backend, AttentionBackendChoice::kCpu);
   EXPECT_EQ(config.engine.mixed, MixedChoice::kOff);
   EXPECT_EQ(config.engine.debug_staging, StagingChoice::kBlocking);
   EXPECT_FALSE(config.engine.overlap);
@@ -145,6 +145,9 @@ TEST(Config, combinations_that_cannot_work) {
   EXPECT_TRUE(mentions(error({"--threads", "2"}, true), "--threads"));
   EXPECT_TRUE(mentions(error({"--attention-backend", "cuda", "--threads", "2"}, true), "--threads"));
   EXPECT_TRUE(mentions(error({"--mixed", "fold", "--attention-backend", "reference"}, false), "--mixed fold"));
+  EXPECT_TRUE(mentions(error({"--kv-splits", "4", "--attention-backend", "reference"}, false), "--kv-splits"));
+  EXPECT_TRUE(mentions(error({"--random-seed", "-1"}, false), "from 0 on"));
+  EXPECT_TRUE(mentions(error({"--port", "99999"}, false), "65535"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--context-length", "200"}, false), "--max-total-tokens"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--mem-fraction-static", "0.5"}, false), "one of them"));
 }
