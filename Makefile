@@ -32,7 +32,7 @@ check: ## everything that needs no GPU: tests, sanitizers, fuzzers, client tests
 	@$(CMAKE_CONFIGURE) -B build-asan -DTAILRACE_SANITIZE=address && $(NINJA) -C build-asan sanitized_tests
 	@$(CMAKE_CONFIGURE) -B build-tsan -DTAILRACE_SANITIZE=thread && $(NINJA) -C build-tsan sanitized_tests
 	@$(MAKE) --no-print-directory fuzzers
-	@tools/setup.sh cuda && $(MAKE) --no-print-directory gpu-programs gpu gpu-portable
+	@tools/setup.sh cuda && $(MAKE) -j 2 --no-print-directory gpu-programs gpu gpu-portable
 	@ctest --test-dir $(BUILD) --output-on-failure -j 2
 
 .PHONY: fuzzers

@@ -21,6 +21,7 @@ enum class Fault : uint32_t {
   kDerivedStride = 10,          // 10: one group's scratch stride is used for another's
   kWindowMatchUnchecked = 12,   // 12: a prefix match ignores what the window groups still hold
   kIndex32Bit = 13,             // 13: index times stride in 32 bits
+  kPaddedRowLive = 14,          // 14: a row gets the block that padded rows write
   kAbortLeaks = 15,             // 15: an abort forgets blocks
   kAdmitByTokens = 16,          // 16: admission counts tokens instead of blocks per group
   kNoPreemptBackoff = 17,       // 17: admission ignores preemptions

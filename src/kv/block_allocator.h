@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/test_fault.h"
 
 namespace tailrace {
 
@@ -21,6 +22,7 @@ class BlockAllocator {
   // A free block; CHECKs that there is one.
   int32_t allocate() {
     CHECK(!free_.empty());
+    if (test_fault(Fault::kPaddedRowLive)) return 0;
     const int32_t block = free_.back();
     free_.pop_back();
     is_free_[block] = 0;

@@ -1,5 +1,6 @@
-// Hazards 1, 5, 15: what a launched step uses, and what a middle chunk must not do.
+// Hazards 1, 5, 14, 15: what a launched step uses, what padded rows write, and what a middle chunk must not do.
 #include "hazards/guarded.h"
+#include "kv/block_allocator.h"
 #include "simulation/requests.h"
 #include "simulation/sim_engine.h"
 
@@ -92,6 +93,16 @@ std::string aborts_everywhere() {
 TEST(Hazard15, an_abort_gives_everything_back) {
   expect_guarded(Fault::kAbortLeaks, aborts_everywhere);
 }
+
+// Padded rows of a captured graph read and write block 0: it must be nobody's.
+std::string a_pool_handed_out_whole() {
+  BlockAllocator pool(8);
+  while (pool.num_free() > 0) {
+    if (pool.allocate() == 0) return "a row owns the block that padded rows write";
+  }
+  return "";
+}
+TEST(Hazard14, padded_rows_never_touch_a_live_block) { expect_guarded(Fault::kPaddedRowLive, a_pool_handed_out_whole); }
 
 }  // namespace
 }  // namespace tailrace
