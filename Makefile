@@ -71,7 +71,7 @@ GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)
 gpu-programs: $(GPU_PROGRAMS)
 
 $(addprefix $(GPU_BUILD)/bench_,decode extend mixed portable): $(GPU_BUILD)/bench_%: $(GPU_BUILD)/bench_%.o \
-  $(GPU_BUILD)/attention_plan.o $(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o
+  $(GPU_BUILD)/attention_plan.o $(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o $(GPU_BUILD)/device_gpu_code.o
 $(GPU_BUILD)/bench_linear: $(GPU_BUILD)/linear_decode.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_linear.o
 $(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_sampler.o \
   $(GPU_BUILD)/host_sampler.o $(GPU_BUILD)/host_vocab_ops.o

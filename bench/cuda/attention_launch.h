@@ -7,6 +7,21 @@
 
 namespace tailrace::cuda::workbench {
 
+// What every extend kernel is checked on: shapes of models, chunks that end at and beside tiles and windows.
+inline std::vector<AttentionCase> extend_cases() {
+  return {
+      {"gpt-oss", 64, 8, 64, 0, true, {1, 64, 65, 200, 1000}, 0, 0, {1, 64, 1, 130, 37}},
+      {"gpt-oss window", 64, 8, 64, 128, true, {300, 128, 129, 1000}, 0, 0, {300, 128, 1, 250}},
+      {"llama 32/8/128", 32, 8, 128, 0, false, {17, 700, 1500}, 0, 0, {17, 100, 512}},
+      {"qwen2 28/4/128", 28, 4, 128, 0, false, {65, 700}, 0, 0, {65, 333}},
+      {"mha 4/4/128", 4, 4, 128, 0, false, {129, 700}, 0, 0, {129, 65}},
+      {"qwen3.6 16/2/256", 16, 2, 256, 0, false, {64, 1000}, 0, 0, {64, 200}},
+      {"gemma 16/8/256 w", 16, 8, 256, 1024, false, {1500, 1024}, 0, 0, {700, 300}},
+      {"gemma 16/2/512", 16, 2, 512, 0, false, {64, 65, 900}, 0, 0, {64, 1, 200}},
+      {"smollm 9/3/64", 9, 3, 64, 0, false, {100, 700}, 0, 0, {100, 5}},
+      {"dim 96", 8, 2, 96, 0, false, {100, 700}, 0, 0, {100, 64}}};
+}
+
 static __global__ void next_epoch_kernel(unsigned long long* epoch) { ++*epoch; }
 
 // Rows [0, rows) by the decode kernel, planned for `ctas` CTAs.

@@ -38,7 +38,7 @@ float value_at(WeightForm form, const uint8_t* packed, int64_t rows, int64_t col
   }
   if (form == WeightForm::kF16) return half_at(values + 2 * col);
   if (form == WeightForm::kFp8) {
-    const uint8_t byte = values[col / 4 * 4 + fp8_position(static_cast<int>(col % 4))];
+    const uint8_t byte = values[col];
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(byte, __NV_E4M3)));
   }
   if (form == WeightForm::kInt4) {

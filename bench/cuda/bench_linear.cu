@@ -59,7 +59,7 @@ struct TestMatrix {
           std::memcpy(v + k * 2, &h, 2);
           w = __half2float(h);
         } else if (form == WeightForm::kFp8) {
-          uint8_t& byte = v[k / 4 * 4 + fp8_position(k % 4)];
+          uint8_t& byte = v[k];
           do byte = random() & 255; while ((byte & 127) == 127 || std::abs(e4m3(byte)) > 4);
           w = e4m3(byte) * (blocks ? block_scale.host[r * num_blocks + k / kScaleBlock] : row_scale.host[r]);
         } else if (form == WeightForm::kInt4) {

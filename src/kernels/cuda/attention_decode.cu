@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention_plan.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.h"
 
 namespace tailrace::cuda {
@@ -529,17 +530,8 @@ int resident_ctas() {
 
 template <int D, int ROWS>
 cudaError_t launch(const DecodeParams& p, int ctas, cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(ctas);
-  config.blockDim = dim3(Config<D, ROWS>::kThreads);
-  config.dynamicSmemBytes = Config<D, ROWS>::kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, decode_kernel<D, ROWS>, p);
+  using C = Config<D, ROWS>;
+  return launch_overlapped(decode_kernel<D, ROWS>, ctas, C::kThreads, C::kSharedBytes, stream, p);
 }
 
 // Calls f.template operator()<D, ROWS>() for the shape.

@@ -14,6 +14,7 @@
 #include <cmath>
 
 #include "kernels/cuda/attention_extend_tile.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/wgmma.h"
 
 namespace tailrace::cuda {
@@ -309,37 +310,13 @@ cudaError_t prepare() {
 template <int D, bool SPLIT>
 cudaError_t launch(const ExtendParams& p, cudaStream_t stream) {
   if (const cudaError_t error = prepare<D, SPLIT>(); error != cudaSuccess) return error;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(p.split.from + (p.num_tiles * p.kv_heads - p.split.from) * p.split.parts);
-  config.blockDim = dim3(Config<D>::kThreads);
-  config.dynamicSmemBytes = Config<D>::kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, extend_kernel<D, SPLIT>, p);
+  const int ctas = p.split.from + (p.num_tiles * p.kv_heads - p.split.from) * p.split.parts;
+  return launch_overlapped(extend_kernel<D, SPLIT>, ctas, Config<D>::kThreads, Config<D>::kSharedBytes, stream, p);
 }
 
 }  // namespace
 
 int extend_tile_rows(int head_dim) { return padded_dim(head_dim) > 256 ? 64 : 128; }
-
-namespace {
-
-// Calls f.template operator()<D>() for the head dim.
-template <typename F>
-auto dispatch(int head_dim, F f) {
-  switch (padded_dim(head_dim)) {
-    case 64: return f.template operator()<64>();
-    case 128: return f.template operator()<128>();
-    case 256: return f.template operator()<256>();
-    default: return f.template operator()<512>();
-  }
-}
-
-}  // namespace
 
 ExtendSplit extend_split(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode) {
   if (tiles == 0 || window > 0) return {};
@@ -361,11 +338,11 @@ ExtendSplit extend_split(int head_dim, int tiles, int64_t kv_tiles, int window, 
 }
 
 size_t extend_partial_bytes(int head_dim, int parts) {
-  return dispatch(head_dim, [=]<int D>() { return size_t{2} * Config<D>::kPartialBytes * parts; });
+  return by_head_dim(head_dim, [=]<int D>() { return size_t{2} * Config<D>::kPartialBytes * parts; });
 }
 
 cudaError_t prepare_extend(int head_dim) {
-  return dispatch(head_dim, [&]<int D>() {
+  return by_head_dim(head_dim, [&]<int D>() {
     const cudaError_t error = prepare<D, false>();
     return error != cudaSuccess ? error : prepare<D, true>();
   });
@@ -375,7 +352,7 @@ cudaError_t run_extend_hopper(const ExtendParams& p, cudaStream_t stream) {
   if (p.num_tiles == 0) return cudaSuccess;
   const int dim = padded_dim(p.head_dim);
   if (dim != 64 && dim != 128 && dim != 256 && dim != 512) return cudaErrorInvalidValue;
-  return dispatch(p.head_dim, [&]<int D>() {
+  return by_head_dim(p.head_dim, [&]<int D>() {
     return p.split.parts > 1 ? launch<D, true>(p, stream) : launch<D, false>(p, stream);
   });
 }

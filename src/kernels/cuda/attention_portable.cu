@@ -438,17 +438,6 @@ __global__ void __launch_bounds__(kMergeThreads) merge_kernel(const __grid_const
   }
 }
 
-// Calls f.template operator()<D>() for the padded head_dim.
-template <typename F>
-auto dispatch(int head_dim, F f) {
-  switch (padded_dim(head_dim)) {
-    case 64: return f.template operator()<64>();
-    case 128: return f.template operator()<128>();
-    case 256: return f.template operator()<256>();
-    default: return f.template operator()<512>();
-  }
-}
-
 template <typename Kernel>
 cudaError_t allow_shared(Kernel kernel, int bytes) {
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
@@ -475,21 +464,21 @@ bool portable_attention_supported(int head_dim, int q_heads, int kv_heads) {
 }
 
 cudaError_t prepare_portable_attention(int head_dim) {
-  return dispatch(head_dim, [&]<int D>() {
+  return by_head_dim(head_dim, [&]<int D>() {
     const cudaError_t error = allow_shared(extend_kernel<D>, Config<D, false>::kSharedBytes);
     return error != cudaSuccess ? error : allow_shared(decode_kernel<D>, Config<D, true>::kSharedBytes);
   });
 }
 
 int portable_decode_ctas(int head_dim, int) {
-  return dispatch(head_dim, [&]<int D>() {
+  return by_head_dim(head_dim, [&]<int D>() {
     static const int ctas = prepare_portable_attention(head_dim) == cudaSuccess ? resident_ctas<D>() : 0;
     return ctas;
   });
 }
 
 cudaError_t run_decode_portable(const DecodeParams& p, int ctas, cudaStream_t stream) {
-  dispatch(p.head_dim, [&]<int D>() {
+  by_head_dim(p.head_dim, [&]<int D>() {
     decode_kernel<D><<<ctas, Config<D, true>::kThreads, Config<D, true>::kSharedBytes, stream>>>(p);
   });
   if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
@@ -502,7 +491,7 @@ int portable_extend_tile_rows(int) { return 64; }
 cudaError_t run_extend_portable(const ExtendParams& p, cudaStream_t stream) {
   if (p.num_tiles == 0) return cudaSuccess;
   if (p.split.parts > 1) return cudaErrorInvalidValue;
-  dispatch(p.head_dim, [&]<int D>() {
+  by_head_dim(p.head_dim, [&]<int D>() {
     using C = Config<D, false>;
     extend_kernel<D><<<p.num_tiles * p.kv_heads, C::kThreads, C::kSharedBytes, stream>>>(p);
   });

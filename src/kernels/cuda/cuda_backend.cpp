@@ -13,18 +13,8 @@
 namespace tailrace::cuda {
 namespace {
 
-WeightForm form_of(Format format) {
-  switch (format) {
-    case Format::kBF16: return WeightForm::kBf16;
-    case Format::kF16: return WeightForm::kF16;
-    case Format::kF8E4M3: return WeightForm::kFp8;
-    case Format::kQ4_0: case Format::kQ4_1: case Format::kQ4_K: return WeightForm::kInt4;
-    default: return WeightForm::kInt8;
-  }
-}
-
 Matrix matrix_of(const Weight& w) {
-  const WeightForm form = form_of(w.format);
+  const WeightForm form = *form_of(w.format);  // packed_bytes refused what has none
   const auto* base = static_cast<const std::byte*>(w.data);
   const bool per_row = w.scale_cols == w.cols;
   return {.form = form, .values = base, .scales = base + scales_offset(form, w.rows, w.cols),
@@ -110,7 +100,7 @@ class CudaBackend : public Backend {
   }
   int decode_grid(const StepShape& step, int g) const {
     const GroupShape& group = shape_.groups[g];
-    return beside(step, g) ? attention_.mixed_decode_ctas(group.head_dim, group.gqa_ratio()) : group.decode_ctas;
+    return beside(step, g) ? group.mixed_decode_ctas : group.decode_ctas;
   }
   static bool narrow(const StepShape& step) { return step.num_tokens <= kMaxLinearTokens; }
   void linear(LinearParams params, cudaStream_t stream) { CUDA_CHECK(run_linear(params, device_.sm_count(), stream)); }
@@ -184,6 +174,7 @@ Expected<CudaShape> CudaBackend::shape_of(const BlockList& blocks, const StepLim
     GroupShape& group = s.groups[g];
     device_.make_current();
     group.decode_ctas = attention_.decode_ctas(group.head_dim, group.gqa_ratio());
+    group.mixed_decode_ctas = attention_.mixed_decode_ctas(group.head_dim, group.gqa_ratio());
     const int units = limits.max_rows * group.kv_heads;
     group.max_chunks = std::max(max_decode_chunks(group.decode_ctas, units), units * options_.kv_splits);
   }

@@ -19,6 +19,17 @@ inline constexpr int kBlockTokens = 64;
 // Head dims are padded to whole groups of 64 in the pool; the padding is zero.
 TAILRACE_HD int padded_dim(int head_dim) { return (head_dim + 63) / 64 * 64; }
 
+// Calls f.template operator()<D>() for the padded head_dim.
+template <typename F>
+auto by_head_dim(int head_dim, F f) {
+  switch (padded_dim(head_dim)) {
+    case 64: return f.template operator()<64>();
+    case 128: return f.template operator()<128>();
+    case 256: return f.template operator()<256>();
+    default: return f.template operator()<512>();
+  }
+}
+
 // Values of one (block, head): K then V.
 TAILRACE_HD int64_t kv_tile_values(int dim) { return int64_t{2} * kBlockTokens * dim; }
 

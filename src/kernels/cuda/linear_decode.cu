@@ -18,6 +18,8 @@
 #include <algorithm>
 
 #include "device/cuda/gpu_code.h"
+#include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.h"
 
 namespace tailrace::cuda {
@@ -288,12 +290,6 @@ __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], 
   }
 }
 
-__device__ __forceinline__ float activate(float v, bool gelu) {
-  if (!gelu) return v / (1.0f + __expf(-v));
-  const float inner = 0.7978845608f * (v + 0.044715f * v * v * v);
-  return 0.5f * v * (1.0f + tanhf(inner));
-}
-
 // One finished tile: sums of the warps [kWarps][kTileRows][tokens + 1] to the outputs. `squares`: this thread's running sums.
 template <class C>
 __device__ void finish(const LinearParams& p, const float* join, const float* factor, int tile, int thread, float* squares) {
@@ -489,17 +485,7 @@ int num_ctas(const LinearParams& p, int num_sms) {
 
 template <class C, typename Kernel>
 cudaError_t launch(Kernel kernel, const LinearParams& p, int num_sms, cudaStream_t stream) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(num_ctas<C>(p, num_sms));
-  config.blockDim = dim3(C::kThreads);
-  config.dynamicSmemBytes = C::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = code_may_overlap() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, p, num_tiles_of<C>(p));
+  return launch_overlapped(kernel, num_ctas<C>(p, num_sms), C::kThreads, C::kSharedBytes, stream, p, num_tiles_of<C>(p));
 }
 
 constexpr int kManyRows = 16384;  // from here on tiles of 32 rows still give every SM several

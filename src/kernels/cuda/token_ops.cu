@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
-#include "device/cuda/gpu_code.h"
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ptx.h"
 
 namespace tailrace::cuda {
@@ -13,19 +14,9 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-// A launch that may begin while the kernel before ends: every kernel here waits for it before it reads or writes.
 template <typename... Params, typename... Args>
 cudaError_t launch(void (*kernel)(Params...), dim3 grid, int threads, cudaStream_t stream, Args... args) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = code_may_overlap() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+  return launch_overlapped(kernel, grid, threads, 0, stream, args...);
 }
 
 __device__ __forceinline__ void enter() {
@@ -153,7 +144,7 @@ __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, floa
     const float scale = m.row_scale != nullptr ? m.row_scale[row] : m.block_scale != nullptr ? m.block_scale[row * blocks + k / kScaleBlock] : 1.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const auto byte = static_cast<uint8_t>(values[row * m.cols + k / 4 * 4 + i / 4 * 4 + fp8_position(i % 4)]);
+      const auto byte = static_cast<uint8_t>(values[row * m.cols + k + i]);
       out[i] = __half2float(__ushort_as_half(static_cast<uint16_t>(ptx::halves_of_e4m3(byte)))) * scale;
     }
   } else if (m.form == WeightForm::kInt4) {
@@ -324,8 +315,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __nv_bfloat16* gat
   for (int j = 0; j < 8; ++j) {
     const float a = __bfloat162float(g[j]) + (gate_bias != nullptr ? gate_bias[k + j] : 0.0f);
     const float b = __bfloat162float(u[j]) + (up_bias != nullptr ? up_bias[k + j] : 0.0f);
-    const float act = gelu ? 0.5f * a * (1.0f + tanhf(0.7978845608f * (a + 0.044715f * a * a * a))) : a / (1.0f + __expf(-a));
-    v[j] = act * b;
+    v[j] = activate(a, gelu) * b;
   }
   store_bf16(out + i, v);
 }

@@ -140,12 +140,6 @@ void pack_block(WeightForm form, const Block& b, std::byte* values, std::byte* s
   std::memcpy(scales, s, 4);
 }
 
-void pack_fp8_row(const std::byte* from, int64_t cols, std::byte* to) {
-  for (int64_t k = 0; k < cols; k += 4) {
-    for (int i = 0; i < 4; ++i) to[k + fp8_position(i)] = from[k + i];
-  }
-}
-
 }  // namespace
 
 Expected<WeightForm> weight_form(const TensorView& tensor) {
@@ -162,26 +156,7 @@ Expected<WeightForm> weight_form(const TensorView& tensor) {
   if (tensor.rope_interleaved && (tensor.head_dim <= 0 || tensor.head_dim % 2 != 0 || rows % tensor.head_dim != 0)) {
     return refuse("rows are not whole heads of an even size");
   }
-  switch (tensor.format) {
-    case Format::kBF16:
-      return WeightForm::kBf16;
-    case Format::kF8E4M3:
-      return WeightForm::kFp8;
-    case Format::kQ4_0:
-    case Format::kQ4_1:
-    case Format::kQ4_K:
-      return WeightForm::kInt4;
-    case Format::kQ5_0:
-    case Format::kQ5_1:
-    case Format::kQ5_K:
-    case Format::kQ6_K:
-    case Format::kQ8_0:
-      return WeightForm::kInt8;
-    case Format::kF16:
-      return WeightForm::kF16;
-    case Format::kF32:
-      break;
-  }
+  if (const auto form = form_of(tensor.format)) return *form;
   return refuse(std::string("the CUDA backend does not compute on ") + traits.name +
                 " matrices; use --device cpu, or a BF16 or quantised checkpoint");
 }
@@ -211,12 +186,8 @@ Status pack(const TensorView& tensor, std::byte* out) {
       to = row - in_head + in_head % 2 * (tensor.head_dim / 2) + in_head / 2;
     }
     std::byte* values = out + to * value_row_bytes(*form, cols);
-    if (*form == WeightForm::kBf16 || *form == WeightForm::kF16) {
+    if (format_traits(tensor.format).block_elems == 1) {
       std::memcpy(values, from, stored);
-      continue;
-    }
-    if (*form == WeightForm::kFp8) {
-      pack_fp8_row(from, cols, values);
       continue;
     }
     std::byte* scale = scales + to * scale_row_bytes(*form, cols);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/status.h"
 #include "weights/tensor.h"
@@ -19,13 +20,11 @@ namespace tailrace::cuda {
 enum class WeightForm : uint8_t {
   kBf16,  // 2 bytes a value
   kF16,   // 2 bytes a value
-  kFp8,   // e4m3, 1 byte a value, in the order of fp8_position; times Weight::scale, which lies apart
+  kFp8,   // e4m3, 1 byte a value; times Weight::scale, which lies apart
   kInt4,  // 4 bits a value in words of 8, in the order of int4_position; scales: halves (d, m) per 32 values, w = d q + m
   kInt8,  // 1 signed byte a value; scales: halves (d of values 0-15, d of 16-31, m, 0) per 32, w = d q + m
 };
 
-// Byte of value i (0..3) in a word of kFp8.
-TAILRACE_FORM_FN int fp8_position(int i) { return i; }
 // Bit position of value i (0..7) in a word of kInt4: pairs (2j, 2j + 1) come out of one shift and mask.
 TAILRACE_FORM_FN int int4_position(int i) { return 4 * (i / 2 + 4 * (i % 2)); }
 
@@ -41,9 +40,22 @@ TAILRACE_FORM_FN int64_t scales_offset(WeightForm form, int64_t rows, int64_t co
   return (rows * value_row_bytes(form, cols) + 255) / 256 * 256;
 }
 
-// BF16 stays as it is, F8_E4M3 but for the order of its bytes. Q4_0, Q4_1 and Q4_K become kInt4, with one (d, m) per 32 values; Q5_0, Q5_1, Q5_K, Q6_K and Q8_0
-// kInt8. Integers are the stored ones; products of two stored scales (the K formats) are rounded to halves.
-// kUnsupported names the tensor: F32 matrices, columns that are no multiple of 32 or of the format's block.
+// The form of a stored format; none: CUDA kernels do not compute on it.
+constexpr std::optional<WeightForm> form_of(Format format) {
+  switch (format) {
+    case Format::kBF16: return WeightForm::kBf16;
+    case Format::kF16: return WeightForm::kF16;
+    case Format::kF8E4M3: return WeightForm::kFp8;
+    case Format::kQ4_0: case Format::kQ4_1: case Format::kQ4_K: return WeightForm::kInt4;
+    case Format::kQ5_0: case Format::kQ5_1: case Format::kQ5_K: case Format::kQ6_K: case Format::kQ8_0: return WeightForm::kInt8;
+    case Format::kF32: break;
+  }
+  return std::nullopt;
+}
+
+// BF16, F16 and F8_E4M3 stay as they are. The integer forms hold the stored integers, with one (d, m), or two d and an m, per 32
+// values; products of two stored scales (the K formats) are rounded to halves.
+// kUnsupported names the tensor: F32 matrices, rows that are not whole 16 bytes or not whole blocks of the format.
 Expected<WeightForm> weight_form(const TensorView& tensor);
 // Bytes of the packed tensor [rows, cols].
 Expected<size_t> packed_bytes(const TensorView& tensor);

@@ -78,7 +78,7 @@ Value value_at(WeightForm form, const std::byte* packed, int64_t rows, int64_t c
   }
   if (form == WeightForm::kF16) return {half_at(values + col * 2), 0};
   if (form == WeightForm::kFp8) {
-    return {e4m3_to_float(static_cast<uint8_t>(values[col / 4 * 4 + fp8_position(static_cast<int>(col % 4))])), 0};
+    return {e4m3_to_float(static_cast<uint8_t>(values[col])), 0};
   }
   const std::byte* scales = packed + scales_offset(form, rows, cols) + row * scale_row_bytes(form, cols);
   double q, d, m;
@@ -153,7 +153,7 @@ TEST(WeightForm, every_8_bit_float_keeps_its_place) {
   for (int i = 0; i < 256; ++i) stored[i] = static_cast<std::byte>(i);
   std::vector<std::byte> packed(256);
   ASSERT_TRUE(pack({"w", Format::kF8E4M3, {1, 256}, stored.data(), 256}, packed.data()).ok());
-  for (int i = 0; i < 256; ++i) EXPECT_EQ(packed[i / 4 * 4 + fp8_position(i % 4)], stored[i]);
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(packed[i], stored[i]);
 }
 
 // A product of scales beyond the halves' range becomes the largest half, never an infinity.
