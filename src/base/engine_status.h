@@ -45,6 +45,12 @@ class LabelledCounters {
     }
   }
 
+  uint64_t total() const {
+    uint64_t sum = 0;
+    for_each([&](const char*, uint64_t count) { sum += count; });
+    return sum;
+  }
+
  private:
   struct Slot {
     std::atomic<const char*> name{nullptr};

@@ -38,18 +38,12 @@ std::string named(const PhaseCounts& counts, CallKind kind) {
   return text;
 }
 
-uint64_t host_blocks(const EngineStatus& status) {
-  uint64_t total = 0;
-  status.host_block.for_each([&](const char*, uint64_t count) { total += count; });
-  return total;
-}
-
 // The engine's counters now; a phase is the difference of two.
 PhaseCounts snapshot(const EngineStatus& status) {
   return {.steps = status.launches,
           .mixed_steps = status.mixed_steps,
           .slabs = status.slab_copies,
-          .host_blocks = host_blocks(status),
+          .host_blocks = status.host_block.total(),
           .allocations = status.device_alloc_after_ready,
           .claimed_bytes = status.device_bytes + status.pinned_bytes};
 }

@@ -98,7 +98,7 @@ Expected<ModeGaps> measure(const IdsOptions& options, StagingMode mode) {
   if (!steps) return fail(steps.error());
   gaps.mixed = mixed_gaps(*steps);
   (*client)->stop(false);
-  (*client)->status().host_block.for_each([&](const char*, uint64_t count) { gaps.host_blocks += count; });
+  gaps.host_blocks += (*client)->status().host_block.total();
   return gaps;
 }
 

@@ -88,11 +88,9 @@ const char* kind_name(const StepRecord& s) {
 void print_stats(const WorkloadResult& result, const StepLog& log, const EngineStatus& status) {
   print_requests(result);
   print_steps(log.records(), log.total());
-  uint64_t host_blocks = 0;
-  status.host_block.for_each([&](const char*, uint64_t count) { host_blocks += count; });
   std::printf(
       "since ready       %llu host blocks, %llu allocations, %llu mixed steps over the bound, %llu preemptions\n",
-      static_cast<unsigned long long>(host_blocks),
+      static_cast<unsigned long long>(status.host_block.total()),
       static_cast<unsigned long long>(status.device_alloc_after_ready.load()),
       static_cast<unsigned long long>(status.mixed_over_budget.load()),
       static_cast<unsigned long long>(status.preemptions.load()));

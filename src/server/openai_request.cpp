@@ -1,8 +1,8 @@
 #include "server/openai_request.h"
 
-#include <limits>
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "server/chat_messages.h"
 #include "server/json_fields.h"
