@@ -34,7 +34,7 @@ struct Row {
   std::vector<float> logits;
   std::vector<TokenId> log, bias_ids, stop_ids;
   std::vector<float> bias_values;
-  bool samples = true;
+  bool samples = true, idle = false;
 
   SampleInput input() {
     sampling.num_bias = static_cast<int32_t>(bias_ids.size());
@@ -62,6 +62,7 @@ struct Problem {
   Buffer<float> bias_values;
   Buffer<RowSampling> sampling;
   Buffer<uint64_t> step;
+  Buffer<int32_t> stopped;
   Buffer<char> scratch;
   SampledRow* ring = nullptr;
 
@@ -76,7 +77,7 @@ struct Problem {
         stride((vocab + 3) / 4 * 4 + 8), log_stride(longest_log(rows)), logits(num_rows * stride), batch(num_rows),
         log((num_rows + 1) * log_stride), bias_ids((num_rows + 1) * kMaxLogitBias),
         stop_ids((num_rows + 1) * kMaxStopTokenIds), bias_values((num_rows + 1) * kMaxLogitBias),
-        sampling(num_rows + 1), step(1), scratch(cuda::sampler_scratch_bytes(num_rows, vocab)) {
+        sampling(num_rows + 1), step(1), stopped(num_rows + 1), scratch(cuda::sampler_scratch_bytes(num_rows, vocab)) {
     const size_t ring_bytes = sizeof(SampledRow) * kRing * num_rows;
     GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&ring), ring_bytes, cudaHostAllocMapped));
     std::memset(ring, 0xab, ring_bytes);
@@ -86,7 +87,7 @@ struct Problem {
       Row& row = rows[r];
       row.input();
       const int slot = num_rows - r;
-      batch.host[r] = {slot, r, 1, static_cast<int32_t>(row.log.size()), row.samples ? 1 : 0};
+      batch.host[r] = {slot, r, 1, row.idle ? 0 : static_cast<int32_t>(row.log.size()), row.samples ? 1 : 0};
       sampling.host[slot] = row.sampling;
       std::copy(row.logits.begin(), row.logits.end(), logits.host.begin() + r * stride);
       std::copy(row.log.begin(), row.log.end(), log.host.begin() + slot * log_stride);
@@ -95,7 +96,7 @@ struct Problem {
       std::copy(row.stop_ids.begin(), row.stop_ids.end(), stop_ids.host.begin() + slot * kMaxStopTokenIds);
     }
     logits.upload(), batch.upload(), log.upload(), bias_ids.upload(), bias_values.upload(), stop_ids.upload();
-    sampling.upload();
+    sampling.upload(), stopped.upload();
   }
   ~Problem() { cudaFreeHost(ring); }
 
@@ -104,7 +105,8 @@ struct Problem {
     GPU_CHECK(cudaHostGetDevicePointer(reinterpret_cast<void**>(&mapped), ring, 0));
     return {.logits = logits.device, .vocab = vocab, .vocab_stride = stride, .rows = batch.device, .num_rows = num_rows,
             .state = {.token_log = log.device, .log_stride = log_stride, .sampling = sampling.device,
-                      .bias_ids = bias_ids.device, .bias_values = bias_values.device, .stop_ids = stop_ids.device},
+                      .bias_ids = bias_ids.device, .bias_values = bias_values.device, .stop_ids = stop_ids.device,
+                      .stopped = stopped.device},
             .sampled_ring = mapped, .ring = kRing, .ring_stride = num_rows, .step = step.device,
             .scratch = scratch.device};
   }
@@ -305,7 +307,16 @@ std::vector<Kind> kinds() {
       {"logprobs 7, penalties, greedy", [](Row& r) {
          greedy(r), fill_log(r, 300), penalties(r, 1.5f, 1, 0.5f); r.sampling.num_top_logprobs = 7;
        }},
-      {"does not sample", [](Row& r) { r.samples = false, r.sampling.num_top_logprobs = 20; }}};
+      {"ends with its 64th stop id", [](Row& r) {
+         greedy(r), r.sampling.min_len = static_cast<int32_t>(r.log.size());
+         const auto best = std::max_element(r.logits.begin(), r.logits.end()) - r.logits.begin();
+         while (r.stop_ids.size() < kMaxStopTokenIds) r.stop_ids.push_back(static_cast<TokenId>(best) ^ (64 - static_cast<int>(r.stop_ids.size()) - 1));
+       }},
+      {"a stop id not chosen", [](Row& r) {
+         greedy(r), r.stop_ids = {static_cast<TokenId>(std::min_element(r.logits.begin(), r.logits.end()) - r.logits.begin())};
+       }},
+      {"does not sample", [](Row& r) { r.samples = false, r.sampling.num_top_logprobs = 20; }},
+      {"idle", [](Row& r) { r.samples = false, r.idle = true, r.stop_ids = {3}; }}};
 }
 
 struct Verdict {
@@ -319,6 +330,10 @@ void compare(Problem& p, Row& row, int r, const SampledRow& got, std::vector<cha
   const TokenId* log = p.log.host.data() + (p.num_rows - r) * p.log_stride;
   const bool log_kept = std::equal(row.log.begin(), row.log.end(), log) && log[row.log.size() + 1] == -7;
   v.rows++;
+  const bool stops = row.samples && static_cast<int32_t>(row.log.size()) >= row.sampling.min_len &&
+                     std::find(row.stop_ids.begin(), row.stop_ids.end(), got.id) != row.stop_ids.end();
+  v.wrong += p.stopped.host[p.num_rows - r] != (stops ? 1 : 0);
+  if (row.idle) std::memcpy(&untouched, &kNoToken, sizeof kNoToken);
   if (!row.samples) {
     v.wrong += !log_kept || log[row.log.size()] != -7 || std::memcmp(&got, &untouched, sizeof got) != 0;
     return;
@@ -382,7 +397,7 @@ int check_vocab(int64_t vocab, int repeats, int* draws_total, int* edges_total) 
     Problem p(rows);
     const uint64_t at = rng() % 1000;
     const SampledRow* got = p.run(at);
-    p.log.download();
+    p.log.download(), p.stopped.download();
     for (int r = 0; r < p.num_rows; ++r) compare(p, rows[r], r, got[r], cpu_scratch, verdicts[rows[r].name]);
     failed += check_repeats(rows, p.run(at + 1), got);
   }

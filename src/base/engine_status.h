@@ -98,6 +98,7 @@ struct EngineStatus {
   LabelledCounters mixed_fallback;                  // tailrace_mixed_fallback_total{reason}
   std::atomic<uint64_t> mixed_over_budget{0};       // mixed steps that lasted longer than the bound of contract 3
   std::atomic<uint64_t> launches{0}, slab_copies{0};    // steps, and those that needed a copy to the device
+  std::atomic<uint64_t> spared_rows{0};             // ended by a stop id when their next step was queued: no work was done
   std::atomic<uint64_t> mixed_floor_steps{0};       // those whose smallest chunk alone exceeds it: every second at most
 
   // Contract 6: device idle time between steps by cause, microseconds.

@@ -15,14 +15,18 @@ struct BatchRow {
   int32_t slot;     // index into the row-state tables; stable while the sequence runs
   int32_t q_start;  // offset of the row's first token in the step
   int32_t q_len;    // >= 1
-  int32_t kv_len;   // keys visible to the row's last token: cached + computed + q_len
+  int32_t kv_len;   // keys visible to the row's last token: cached + computed + q_len; 0: an idle row
   int32_t samples;  // 1: the row's last token is sampled from; 0: a middle chunk
 };
+
+// An idle row (kv_len 0, q_len 1, samples 0) keeps its place and token in the step and has no work: no KV is read or written
+// for it, nothing is sampled or logged. Padding, and decode rows whose stop id was found when the step was queued already.
+inline bool idle(const BatchRow& row) { return row.kv_len == 0; }
 
 // KV of one layer group. A slot (layer l, block b, token t) of head h holds head_dim contiguous bf16 values at
 //   pool + ((l * num_blocks + b) * 2 + (0 for K, 1 for V)) * kv_heads * block_size * head_dim
 //        + (h * block_size + t) * head_dim
-// i.e. [layer][block][K|V][kv_head][token][dim]. Block 0 is the dummy that padded rows may read.
+// i.e. [layer][block][K|V][kv_head][token][dim]. Block 0 is nobody's.
 struct KvGroupView {
   uint16_t* pool;               // bf16
   int64_t num_blocks;
@@ -55,9 +59,13 @@ struct RowStateView {
   TokenId* bias_ids;           // [max_rows][kMaxLogitBias]
   float* bias_values;          // [max_rows][kMaxLogitBias]
   TokenId* stop_ids;           // [max_rows][kMaxStopTokenIds]
+  int32_t* stopped;            // [max_rows] 1: the sampler chose a stop id; 0 when the row starts
 };
 
-// What the sampler writes for row i of the step that samples (other rows are left alone); pinned host memory.
+inline constexpr TokenId kNoToken = -1;  // the id of an idle row's result
+
+// What the sampler writes for row i of the step that samples (other rows are left alone, but an idle row gets kNoToken); pinned
+// host memory.
 struct SampledRow {
   TokenId id;
   float logprob;

@@ -55,6 +55,14 @@ inline void advance_rows(BatchRow* rows, int32_t num_rows) {
   for (int32_t r = 0; r < num_rows; ++r) rows[r].kv_len++;
 }
 
+// Decode rows whose stop id a step before has sampled turn idle: the host had planned this step before it knew. Runs behind
+// apply_slab or advance_rows.
+inline void idle_stopped_rows(BatchRow* rows, int32_t num_decode_rows, const RowStateView& state) {
+  for (int32_t r = 0; r < num_decode_rows; ++r) {
+    if (state.stopped[rows[r].slot] != 0) rows[r].kv_len = rows[r].samples = 0;
+  }
+}
+
 // Applies a slab's rows, starts and patches. Runs on the engine stream before the step's forward, so that it is ordered against
 // the forward that still reads the tables (hazard 3). The CUDA backend has a kernel of the same meaning.
 inline void apply_slab(const std::byte* slab, const PatchTargets& targets) {
@@ -65,6 +73,7 @@ inline void apply_slab(const std::byte* slab, const PatchTargets& targets) {
     const SlabStart& start = starts[i];
     const int64_t slot = start.slot;
     targets.state.sampling[slot] = start.sampling;
+    targets.state.stopped[slot] = 0;
     std::memcpy(targets.state.bias_ids + slot * kMaxLogitBias, slab + start.bias_ids_at,
                 sizeof(TokenId) * start.sampling.num_bias);
     std::memcpy(targets.state.bias_values + slot * kMaxLogitBias, slab + start.bias_values_at,

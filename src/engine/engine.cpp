@@ -143,7 +143,10 @@ std::optional<Engine::Inflight> Engine::launch_next() {
 void Engine::process(Inflight& inflight) {
   inflight.step.done->wait("step_result");
   inflight.record.result_ns = now_ns();
-  for (int i = 0; i < inflight.step.num_rows; ++i) ids_[i] = inflight.step.sampled[i].id;
+  for (int i = 0; i < inflight.step.num_rows; ++i) {
+    ids_[i] = inflight.step.sampled[i].id;
+    if (i < inflight.shape.decode_rows && ids_[i] == kNoToken) status_.spared_rows++;
+  }
   scheduler_.on_result({.step = inflight.step.step, .ids = std::span(ids_).first(inflight.step.num_rows)});
   measure(inflight);
   deliver(inflight.step.sampled);

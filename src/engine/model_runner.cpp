@@ -68,8 +68,10 @@ Status ModelRunner::claim_row_state() {
   state.bias_ids = static_cast<TokenId*>(device_.alloc_device(sizeof(TokenId) * rows * kMaxLogitBias));
   state.bias_values = static_cast<float*>(device_.alloc_device(sizeof(float) * rows * kMaxLogitBias));
   state.stop_ids = static_cast<TokenId*>(device_.alloc_device(sizeof(TokenId) * rows * kMaxStopTokenIds));
+  state.stopped = static_cast<int32_t*>(device_.alloc_device(sizeof(int32_t) * rows));
   binding_.targets.rows = static_cast<BatchRow*>(device_.alloc_device(sizeof(BatchRow) * rows));
-  if (!binding_.targets.rows || !state.token_log || !state.sampling || !state.bias_ids || !state.bias_values || !state.stop_ids) {
+  if (!binding_.targets.rows || !state.token_log || !state.sampling || !state.bias_ids || !state.bias_values ||
+      !state.stop_ids || !state.stopped) {
     return Status(StatusCode::kResourceExhausted, "the device has no room for the row state");
   }
   binding_.targets.state = state;

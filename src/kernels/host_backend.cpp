@@ -1,3 +1,4 @@
+#include "base/test_fault.h"
 #include "kernels/backend.h"
 
 namespace tailrace {
@@ -15,6 +16,12 @@ StepEvents HostBackend::run_step(Stream& stream, const StepLaunch& step) {
   } else {
     stream.run([rows = binding_.targets.rows, n = step.num_rows] { advance_rows(rows, n); });
   }
+  stream.run([batch, rows = binding_.targets.rows] {
+    if (!test_fault(Fault::kIgnoreStopFlags)) idle_stopped_rows(rows, batch.num_decode_rows, batch.state);
+    for (int32_t r = 0; r < batch.num_rows; ++r) {
+      if (idle(rows[r])) batch.sampled[r].id = kNoToken;
+    }
+  });
   StepEvents events{.begun = stream.record(), .done = nullptr};
   forward(stream, batch);
   events.done = stream.record();

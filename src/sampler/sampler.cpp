@@ -270,6 +270,17 @@ SampleInput sample_input(const Batch& batch, const BatchRow& row, const float* l
           .stop_ids = state.stop_ids + static_cast<int64_t>(row.slot) * kMaxStopTokenIds};
 }
 
+void keep_sampled(const RowStateView& state, const BatchRow& row, TokenId id) {
+  CHECK(row.kv_len < state.log_stride);
+  const int64_t slot = row.slot;
+  state.token_log[slot * state.log_stride + row.kv_len] = id;
+  const RowSampling& s = state.sampling[slot];
+  const TokenId* stops = state.stop_ids + slot * kMaxStopTokenIds;
+  if (row.kv_len >= s.min_len && std::find(stops, stops + s.num_stop_ids, id) != stops + s.num_stop_ids) {
+    state.stopped[slot] = 1;
+  }
+}
+
 size_t sampler_scratch_bytes(int64_t vocab) { return Scratch(nullptr, vocab).bytes; }
 
 void init_sampler_scratch(void* scratch, int64_t vocab) {

@@ -34,6 +34,9 @@ void init_sampler_scratch(void* scratch, int64_t vocab);
 // is there. Allocates nothing; `scratch` serves one call at a time.
 void sample_row(const SampleInput& in, void* scratch, SampledRow* out);
 
+// What a chosen id changes in the row's state: its token log, and its stop flag where the id ends the row.
+void keep_sampled(const RowStateView& state, const BatchRow& row, TokenId id);
+
 inline constexpr float kMinLogprob = -9999.0f;  // OpenAI's stand-in for -infinity, which JSON cannot carry
 inline constexpr float kBanBias = -100.0f;      // OpenAI: this bias and below ban; added it would only make rare
 inline constexpr float kBanned = -1e30f;        // added instead; finite: a row whose every token is banned has a largest

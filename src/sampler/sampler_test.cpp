@@ -201,5 +201,25 @@ TEST(Sampler, min_len_masks_stop_ids_until_the_log_is_long_enough) {
   EXPECT_EQ(row.sample().id, 1);
 }
 
+TEST(KeepSampled, logs_the_id_and_flags_the_stop_ids_that_count) {
+  std::vector<TokenId> log(2 * 10, -7), stop_ids(2 * kMaxStopTokenIds);
+  std::vector<RowSampling> sampling(2);
+  std::vector<int32_t> stopped(2);
+  for (int i = 0; i < 3; ++i) stop_ids[kMaxStopTokenIds + i] = 40 + i;
+  sampling[1].num_stop_ids = 2, sampling[1].min_len = 5;
+  const RowStateView state{.token_log = log.data(), .log_stride = 10, .sampling = sampling.data(), .bias_ids = nullptr,
+                           .bias_values = nullptr, .stop_ids = stop_ids.data(), .stopped = stopped.data()};
+  const auto keep = [&](int32_t kv_len, TokenId id) {
+    keep_sampled(state, {.slot = 1, .q_start = 0, .q_len = 1, .kv_len = kv_len, .samples = 1}, id);
+    EXPECT_EQ(log[10 + kv_len], id);
+    return stopped[1];
+  };
+  EXPECT_EQ(keep(4, 41), 0);  // below min_len
+  EXPECT_EQ(keep(5, 42), 0);  // behind the row's stop ids
+  EXPECT_EQ(keep(6, 7), 0);
+  EXPECT_EQ(keep(7, 41), 1);
+  EXPECT_EQ(stopped[0], 0);
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -163,6 +163,7 @@ void Scheduler::Impl::on_result(const StepResult& result) {
 // A token of a running or draining sequence. Its end releases nothing yet: the caller does, once
 // all rows are counted.
 void Scheduler::Impl::give_token(Sequence& sequence, int32_t row, TokenId token) {
+  CHECK_MSG(token >= 0, "the device took a row for ended that is not");
   const Request& request = *sequence.request;
   const int32_t before = sequence.known_len() - sequence.prompt_len;
   sequence.tokens.push_back(token);
@@ -182,6 +183,7 @@ void Scheduler::Impl::give_token(Sequence& sequence, int32_t row, TokenId token)
   update.finish = stopped ? FinishReason::kStop : FinishReason::kLength;
   updates.push_back(std::move(update));
   sequence.finished = true;
+  sequence.stopped = stopped;
   if (sequence.state == SequenceState::kRunning) {
     running.erase(std::find(running.begin(), running.end(), &sequence));
     leaving.push_back(&sequence);

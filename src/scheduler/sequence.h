@@ -45,6 +45,7 @@ struct Sequence {
   uint64_t refused_step = 0;  // 0: never
   bool admitted_before = false;
   bool finished = false;  // its finish update was given
+  bool stopped = false;   // by its last token: the device gave that one no KV, though a step was planned for it
   SequenceKv kv;
 
   int32_t known_len() const { return static_cast<int32_t>(tokens.size()); }
@@ -54,8 +55,8 @@ struct Sequence {
   bool exhausted() const { return !prefilling() && planned_len >= max_len; }
   bool ready_to_decode() const { return !prefilling() && planned_len < max_len; }
   // Tokens whose KV a launched step wrote and whose ids are known: what the prefix cache may take.
-  // The last sampled token has no KV unless a later step ran.
-  int32_t written_len() const { return std::min(computed_len, known_len()); }
+  // The last sampled token has no KV unless a later step ran; a stop token never has.
+  int32_t written_len() const { return std::min(computed_len, known_len() - (stopped ? 1 : 0)); }
 
   void hash_whole_blocks(int32_t block_size) {
     const size_t whole = tokens.size() / block_size;

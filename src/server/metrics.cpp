@@ -55,6 +55,8 @@ class EngineFamilies {
     labelled_all("reason", engine_.mixed_fallback);
     counter("mixed_over_budget", "Contract 3: mixed steps longer than the bound.", engine_.mixed_over_budget);
     counter("slab_copies", "Steps whose rows or tables had to be sent to the device.", engine_.slab_copies);
+    counter("spared_rows", "Decode rows that a stop token ended while their next step was queued: the device left them out.",
+            engine_.spared_rows);
     counter("mixed_floor_steps", "Mixed steps whose smallest chunk alone exceeds the bound.", engine_.mixed_floor_steps);
     family("device_idle_seconds_total", "Contract 6: device idle between steps, by cause.", MetricType::Counter);
     labelled("cause", "host_late", engine_.idle_host_late_us.load() * 1e-6);

@@ -111,6 +111,7 @@ void FakeDevice::start_rows(const LaunchedStep& step) {
     slot.request = start.request;
     slot.chain.clear();
     slot.log_end = 0;
+    slot.stopped = false;
     std::fill(slot.log.begin(), slot.log.end(),
               -1);  // a missing patch must not be hidden by the last user's tokens
   }
@@ -181,6 +182,7 @@ StepResult FakeDevice::complete_oldest() {
   ids_.assign(step.rows.size(), -1);
   for (const LaunchedRow& row : step.rows) {
     Slot& slot = slots_[row.row.slot];
+    if (slot.stopped) continue;
     if (slot.log_end < row.row.kv_len()) report("a row runs past its token log");
     extend_chain(slot, row.row.kv_len());
     write_row(row, step.step);
@@ -188,10 +190,13 @@ StepResult FakeDevice::complete_oldest() {
   for (size_t i = 0; i < step.rows.size(); ++i) {
     const LaunchedRow& row = step.rows[i];
     Slot& slot = slots_[row.row.slot];
+    if (slot.stopped) continue;
     const int32_t len = row.row.kv_len();
     const uint64_t difference = read_row(row, step.step);
     if (!row.row.samples) continue;
     ids_[i] = sample_token(slot.chain[len - 1] + difference, len, *slot.request);
+    const auto& stops = slot.request->stop_token_ids;
+    slot.stopped = std::find(stops.begin(), stops.end(), ids_[i]) != stops.end();
     slot.log[len] = ids_[i];
     slot.log_end = std::max(slot.log_end, len + 1);
     slot.chain.resize(len);

@@ -1,6 +1,6 @@
 // FakeDevice: runs launched steps in order, late, and knows for every KV cell which token prefix it
 // was written for. It samples by a hash of what a row really read, so a foreign, stale or unwritten
-// cell changes the answer and is reported.
+// cell changes the answer and is reported. A row that sampled a stop id does nothing in steps queued behind.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,7 @@ class FakeDevice {
     std::vector<TokenId> log;
     std::vector<uint64_t> chain;  // chain[i] covers log[0..i]; valid for chain.size() entries
     int32_t log_end = 0;          // entries written since the row started
+    bool stopped = false;         // a stop id was sampled: a step that was queued already leaves the row out
   };
 
   void report(const std::string& what);

@@ -89,7 +89,8 @@ void plan_attention(const Batch& batch, const PlanOptions& options, AttentionPla
                                   .kv_heads = options.kv_heads, .threads = options.threads,
                                   .forced = options.forced_splits},
                                  plan->first_split);
-  plan->merges = plan->num_splits > plan->num_decode_rows;
+  plan->merges = false;
+  for (int32_t r = 0; r < plan->num_decode_rows; ++r) plan->merges |= plan->first_split[r + 1] - plan->first_split[r] > 1;
   int64_t queries = 0;
   for (int32_t r = plan->num_decode_rows; r < batch.num_rows; ++r) queries += batch.rows[r].q_len;
   // Full tiles read a chunk of keys most seldom; smaller ones where there are too few to share out.
@@ -98,7 +99,8 @@ void plan_attention(const Batch& batch, const PlanOptions& options, AttentionPla
   plan->queries_per_tile = per_tile;
   plan->first_tile[plan->num_decode_rows] = 0;
   for (int32_t r = plan->num_decode_rows; r < batch.num_rows; ++r) {
-    plan->first_tile[r + 1] = plan->first_tile[r] + (batch.rows[r].q_len + per_tile - 1) / per_tile;
+    const int32_t q_len = idle(batch.rows[r]) ? 0 : batch.rows[r].q_len;
+    plan->first_tile[r + 1] = plan->first_tile[r] + (q_len + per_tile - 1) / per_tile;
   }
 }
 

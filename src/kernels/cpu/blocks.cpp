@@ -59,9 +59,10 @@ void run_block(const Step& step, const EmbedBlock& block) {
   const int64_t hidden = block.table.cols;
   step.for_tokens(batch.num_tokens, hidden, [&](int64_t token, int) {
     const BatchRow& row = batch.rows[step.scratch.token_row[token]];
+    float* x = step.scratch.x + token * hidden;
+    if (idle(row)) return void(std::fill_n(x, hidden, 0.0f));
     const TokenId id = batch.state.token_log[row.slot * batch.state.log_stride + step.position(token)];
     CHECK(id >= 0 && id < block.table.rows);
-    float* x = step.scratch.x + token * hidden;
     lookup_row(block.table, id, x);
     if (block.scale != 1.0f) {
       for (int64_t i = 0; i < hidden; ++i) x[i] *= block.scale;
@@ -74,9 +75,10 @@ namespace {
 // Head norms, rope and the KV write of one token.
 void finish_qkv(const Step& step, const AttnInBlock& block, int64_t token) {
   const StepScratch& s = step.scratch;
+  const BatchRow& row = step.batch.rows[s.token_row[token]];
+  if (idle(row)) return;
   const KvGroupView& kv = step.batch.groups[block.group];
-  const int64_t dim = block.head_dim, position = step.position(token);
-  const int64_t slot = step.batch.rows[s.token_row[token]].slot;
+  const int64_t dim = block.head_dim, position = step.position(token), slot = row.slot;
   float* q = s.qkv + token * (block.q.rows + 2 * block.k.rows);
   float* k = q + block.q.rows;
   const float* v = k + block.k.rows;
@@ -126,6 +128,10 @@ void run_block(const Step& step, const AttentionBlock& block) {
                  .q = s.qkv, .q_stride = q_width + int64_t{2} * block.kv_heads * block.head_dim, .out = s.attended,
                  .out_stride = q_width},
                 partials, s.thread_floats, s.thread_stride);
+  for (int32_t r = 0; r < step.batch.num_decode_rows; ++r) {
+    const BatchRow& row = step.batch.rows[r];
+    if (idle(row)) std::fill_n(s.attended + row.q_start * q_width, q_width, 0.0f);
+  }
 }
 
 void run_block(const Step& step, const AttnOutBlock& block) {

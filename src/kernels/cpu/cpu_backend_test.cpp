@@ -247,6 +247,34 @@ TEST(CpuBackend, runs_on_the_cpu_devices_stream) {
   EXPECT_EQ(h.sampled[0].id, expected.sampled[0].id);
 }
 
+// What a stopped row's wasted step does: nothing. Its neighbours, split or not, and every KV cell are as without it.
+TEST(CpuBackend, an_idle_row_reads_and_writes_no_kv) {
+  const TinyConfig config{.sinks = true, .window = 24};
+  const auto pools_equal = [](const BackendHarness& a, const BackendHarness& b) {
+    for (size_t g = 0; g < a.groups.size(); ++g) {
+      const KvGroupView& kv = a.groups[g];
+      const auto values = static_cast<size_t>(kv.num_blocks * kv.num_layers * 2) * kv.kv_heads * kv.block_size * kv.head_dim;
+      if (!std::equal(kv.pool, kv.pool + values, b.groups[g].pool)) return false;
+    }
+    return true;
+  };
+  const StepRow idle_row{1, 1, 0, 0};  // its slot's KV is NaN
+  for (const bool fold : {false, true}) {
+    for (const int splits : {0, 2}) {
+      const auto make = [&](int which) { return which == 0 ? create_reference_backend({}) : cpu_backend(2, fold, splits); };
+      for (const int which : {0, 1}) {
+        BackendHarness with(config, make(which), 6), without(config, make(which), 6);
+        for (BackendHarness* h : {&with, &without}) h->step({{0, 200, 200}, {2, 40, 40}});
+        EXPECT_EQ(with.step({{0, 1, 201}, idle_row, {2, 1, 41}}), without.step({{0, 1, 201}, {2, 1, 41}}));
+        EXPECT_EQ(with.step({idle_row, {0, 1, 202}, {3, 30, 30}}), without.step({{0, 1, 202}, {3, 30, 30}}));
+        EXPECT_TRUE(with.step({idle_row}).empty());
+        EXPECT_TRUE(pools_equal(with, without));
+        EXPECT_EQ(with.log, without.log);
+      }
+    }
+  }
+}
+
 TEST(CpuBackend, refuses_what_it_cannot_compute) {
   const auto backend = cpu_backend(1);
   BlockList blocks{AttentionBlock{.q_heads = 4, .kv_heads = 2, .head_dim = 40}};

@@ -20,8 +20,8 @@ int32_t plan_splits(const SplitInput& input, int32_t* first_split) {
   const int64_t share = std::max<int64_t>(kMinSplitKeys, divide_up(keys * input.kv_heads, units));
   first_split[0] = 0;
   for (int32_t r = 0; r < input.num_decode_rows; ++r) {
-    const int64_t count = input.forced > 0 ? input.forced
-                                           : divide_up(visible_keys(input.rows[r].kv_len, input.window), share);
+    const int64_t visible = visible_keys(input.rows[r].kv_len, input.window);
+    const int64_t count = input.forced > 0 && visible > 0 ? input.forced : divide_up(visible, share);
     first_split[r + 1] = first_split[r] + static_cast<int32_t>(count);
   }
   return first_split[input.num_decode_rows];

@@ -22,7 +22,8 @@ struct SplitInput {
   int32_t forced = 0;       // --kv-splits N; 0: from the work
 };
 
-// Fills first_split [num_decode_rows + 1]: row r owns the splits [first_split[r], first_split[r + 1]), at least one.
+// Fills first_split [num_decode_rows + 1]: row r owns the splits [first_split[r], first_split[r + 1]), at least one
+// unless it is idle.
 // Returns the total, at most max_splits(num_decode_rows, threads, forced).
 int32_t plan_splits(const SplitInput& input, int32_t* first_split);
 

@@ -34,6 +34,11 @@ TEST(SplitPlan, short_rows_are_not_cut) {
   EXPECT_EQ(counts({1, 64, 128}, {.kv_heads = 3, .threads = 8}), (std::vector<int32_t>{1, 1, 1}));
 }
 
+TEST(SplitPlan, an_idle_row_has_no_split) {
+  EXPECT_EQ(counts({500, 0, 300}, {.kv_heads = 3, .threads = 1}), (std::vector<int32_t>{2, 0, 1}));
+  EXPECT_EQ(counts({500, 0, 300}, {.threads = 1, .forced = 4}), (std::vector<int32_t>{4, 0, 4}));
+}
+
 TEST(SplitPlan, a_lone_long_row_feeds_every_thread) {
   const auto splits = counts({192 * 1024}, {.kv_heads = 2, .threads = 64});
   EXPECT_GE(splits[0] * 2, 64 * 4);

@@ -145,8 +145,7 @@ void sample_step(const Step& step) {
     const float* logits = step.scratch.logits + i * step.shape.widths.vocab;
     sample_row(sample_input(batch, row, logits, step.shape.limits.vocab),
                step.scratch.samplers + thread * step.scratch.sampler_stride, &batch.sampled[r]);
-    CHECK(row.kv_len < batch.state.log_stride);
-    batch.state.token_log[row.slot * batch.state.log_stride + row.kv_len] = batch.sampled[r].id;
+    keep_sampled(batch.state, row, batch.sampled[r].id);
   });
 }
 

@@ -210,6 +210,7 @@ class BackendHarness {
     bias_ids_.resize(size_t{kSlots} * kMaxLogitBias);
     bias_values_.resize(size_t{kSlots} * kMaxLogitBias);
     stop_ids_.resize(size_t{kSlots} * kMaxStopTokenIds);
+    stopped.resize(kSlots);
     sampled.resize(kSlots);
     std::mt19937_64 rng(seed + 1);
     for (int g = 0; g < (config.window > 0 ? 2 : 1); ++g) add_group(config, g, rng);
@@ -231,7 +232,8 @@ class BackendHarness {
     batch.rows = rows_.data();
     batch.num_groups = static_cast<int32_t>(groups.size());
     std::copy(groups.begin(), groups.end(), batch.groups);
-    batch.state = {log.data(), kMaxLen + 1, sampling.data(), bias_ids_.data(), bias_values_.data(), stop_ids_.data()};
+    batch.state = {log.data(), kMaxLen + 1, sampling.data(), bias_ids_.data(), bias_values_.data(), stop_ids_.data(),
+                   stopped.data()};
     batch.sampled = sampled.data();
     backend_->forward(on, batch);
   }
@@ -254,6 +256,7 @@ class BackendHarness {
   std::vector<TokenId> log;
   std::vector<RowSampling> sampling;
   std::vector<SampledRow> sampled;
+  std::vector<int32_t> stopped;
   std::vector<KvGroupView> groups;
   std::deque<std::vector<int32_t>> tables;  // one a group: [kSlots][kBlocksPerSlot]
   DeferredStream stream;

@@ -42,7 +42,7 @@ inline int max_decode_chunks(int ctas, int max_units) {
 }
 inline size_t decode_plan_bytes(int max_chunks) { return kChunksAt + sizeof(DecodeChunk) * max_chunks; }
 
-// Writes the plan of rows [0, num_rows) on the device: once per step and KV group. ctas: decode_ctas (or fewer). splits: 0, or
+// Writes the plan of rows [0, num_rows) on the device: once per step and KV group. An idle row gets no chunk, and no output. ctas: decode_ctas (or fewer). splits: 0, or
 // the chunks that every unit is cut into (A/B), as far as it has blocks.
 void plan_decode(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* block_table, int64_t table_stride,
                  int kv_heads, int window, int ctas, int splits, cudaStream_t stream);

@@ -5,9 +5,9 @@
 namespace tailrace::cuda {
 namespace {
 
-// Chunks of a unit of `blocks` blocks where `length` blocks is a CTA's fair share: the nearest whole number.
+// Chunks of a unit of `blocks` blocks where `length` blocks is a CTA's fair share: the nearest whole number. None of an idle row.
 __device__ __forceinline__ int chunks_of(int blocks, int64_t length) {
-  if (blocks <= kUnsplitBlocks) return 1;
+  if (blocks <= kUnsplitBlocks) return blocks > 0 ? 1 : 0;
   const int n = static_cast<int>((blocks + length / 2) / length);
   return n > 0 ? n : 1;
 }

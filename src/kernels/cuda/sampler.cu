@@ -203,7 +203,12 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
   load_stats(scratch.stats + at, scratch.chunks, mine);  // asked for before it is known whether the row samples
   const BatchRow r = p.rows[row];
   const uint64_t step = *p.step;
-  if (r.samples == 0) return;
+  const auto ring_slot = static_cast<int64_t>(step % static_cast<uint64_t>(p.ring));
+  auto* out = reinterpret_cast<uint32_t*>(p.sampled_ring + ring_slot * p.ring_stride + row);
+  if (r.samples == 0) {
+    if (r.kv_len == 0 && cluster_rank() == 0 && threadIdx.x == 0) *out = static_cast<uint32_t>(kNoToken), __threadfence_system();
+    return;
+  }
   const RowSampling rs = p.state.sampling[r.slot];
   const RowNeeds needs(rs, r.kv_len, p.vocab);
   const bool may_need_help = needs.filtered || needs.tops;
@@ -211,6 +216,9 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
     if (may_need_help) serve_jobs(s);
     return;
   }
+  // This thread's stop id, where one may end the row; asked for early.
+  const bool may_stop = r.kv_len >= rs.min_len && static_cast<int>(threadIdx.x) < rs.num_stop_ids;
+  const TokenId stop_id = may_stop ? p.state.stop_ids[int64_t{r.slot} * kMaxStopTokenIds + threadIdx.x] : kNoToken;
   const float inv_t = needs.greedy ? 1.0f : 1.0f / rs.temperature;
   const double u = uniform_draw(rs.seed, rs.choice_index, static_cast<uint32_t>(r.kv_len));
   if (threadIdx.x < 32) join_chunks(mine, inv_t, u, s);
@@ -237,8 +245,6 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
   if (threadIdx.x == 0) s.out[0] = id, s.out[1] = 0, s.out[2] = num_top;
   if (needs.logprobs) write_logprobs(raw, id, num_top, s);
   __syncthreads();
-  const auto slot = static_cast<int64_t>(step % static_cast<uint64_t>(p.ring));
-  auto* out = reinterpret_cast<uint32_t*>(p.sampled_ring + slot * p.ring_stride + row);
   if (threadIdx.x < 3 + 2 * num_top) {
     out[threadIdx.x] = s.out[threadIdx.x];
     __threadfence_system();  // the host reads it when it sees the step's stamp, which another SM writes
@@ -246,6 +252,7 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
   if (threadIdx.x == 0 && r.kv_len < p.state.log_stride) {
     p.state.token_log[r.slot * p.state.log_stride + r.kv_len] = id;
   }
+  if (stop_id == static_cast<int32_t>(s.out[0])) p.state.stopped[r.slot] = 1;  // as keep_sampled does
   if (may_need_help) end_jobs(s);
 }
 

@@ -51,7 +51,7 @@ __device__ void apply(const BeginParams& p, const std::byte* slab, const SlabHea
     const SlabStart& start = starts[i];
     const int64_t slot = start.slot;
     const RowStateView& state = p.targets.state;
-    if (threadIdx.x == 0) state.sampling[slot] = start.sampling;
+    if (threadIdx.x == 0) state.sampling[slot] = start.sampling, state.stopped[slot] = 0;
     copy_all(state.bias_ids + slot * kMaxLogitBias, reinterpret_cast<const TokenId*>(slab + start.bias_ids_at), start.sampling.num_bias);
     copy_all(state.bias_values + slot * kMaxLogitBias, reinterpret_cast<const float*>(slab + start.bias_values_at), start.sampling.num_bias);
     copy_all(state.stop_ids + slot * kMaxStopTokenIds, reinterpret_cast<const TokenId*>(slab + start.stop_ids_at), start.sampling.num_stop_ids);
@@ -89,9 +89,13 @@ __global__ void __launch_bounds__(512) begin_kernel(const __grid_constant__ Begi
     for (int r = threadIdx.x; r < state.num_rows; r += blockDim.x) p.targets.rows[r].kv_len++;
   }
   for (int r = state.num_rows + threadIdx.x; r < p.padded_rows; r += blockDim.x) {
-    p.targets.rows[r] = {.slot = p.dummy_slot, .q_start = r, .q_len = 1, .kv_len = 1, .samples = 0};
+    p.targets.rows[r] = {.slot = p.dummy_slot, .q_start = r, .q_len = 1, .kv_len = 0, .samples = 0};
   }
   __syncthreads();
+  for (int r = threadIdx.x; r < state.num_decode_rows; r += blockDim.x) {  // as idle_stopped_rows does
+    BatchRow& row = p.targets.rows[r];
+    if (p.targets.state.stopped[row.slot] != 0) row.kv_len = row.samples = 0;
+  }
   if (threadIdx.x < p.num_tiles) {
     const ExtendTiles& tiles = p.tiles[threadIdx.x];
     int32_t total = 0;
@@ -169,8 +173,10 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(StepRows rows, RowState
   enter();
   const int t = blockIdx.x, hidden = table.cols;
   const BatchRow row = rows.rows[row_of(rows, t)];
-  int id = state.token_log[row.slot * state.log_stride + position_of(row, t)];
+  const bool idle = row.kv_len == 0;
+  int id = idle ? 0 : state.token_log[row.slot * state.log_stride + position_of(row, t)];
   id = min(max(id, 0), table.rows - 1);
+  if (idle) scale = 0;
   float squares = 0;
   for (int k = threadIdx.x * 8; k < hidden; k += kThreads * 8) {
     float v[8];
@@ -257,6 +263,7 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __gr
   const bool is_q = head < p.q_heads, is_v = head >= p.q_heads + p.kv_heads;
   const int h = is_q ? head : (head - p.q_heads) % p.kv_heads;
   const BatchRow row = rows.rows[row_of(rows, t)];
+  if (row.kv_len == 0 && !is_q) return;  // idle
   const int position = position_of(row, t);
   const float* from = p.qkv + (int64_t{t} * num_heads + head) * dim;
   const float* bias = is_q ? p.q_bias : is_v ? p.v_bias : p.k_bias;

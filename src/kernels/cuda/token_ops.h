@@ -30,13 +30,14 @@ struct BeginParams {
   PatchTargets targets;
   const std::byte* slabs[kStagingRing];
   StepState* state;
-  int32_t padded_rows;   // rows up to here that the step lacks become rows of `dummy_slot`, one token long
+  int32_t padded_rows;   // rows up to here that the step lacks become idle rows of `dummy_slot`
   int32_t dummy_slot;
   int32_t first_extend_row;
   ExtendTiles tiles[kMaxKvGroups];
   int32_t num_tiles;
 };
-// Applies the slab of this launch, or moves every row one token on; pads; counts tiles. First kernel of a step.
+// Applies the slab of this launch, or moves every row one token on; pads; turns stopped rows idle; counts tiles. First kernel of
+// a step.
 cudaError_t begin_step(const BeginParams& params, cudaStream_t stream);
 // Stamps stamps[launch % kStagingRing] when everything before it on the stream is done. Last kernel of a step.
 cudaError_t end_step(const StepState* state, StepStamp* stamps, cudaStream_t stream);
@@ -54,7 +55,8 @@ struct NextNorm {
   float* squares = nullptr;
 };
 
-// x[token] = scale * table[id] -> [tokens][hidden] fp32. The id is the row's token_log entry at the token's position.
+// x[token] = scale * table[id] -> [tokens][hidden] fp32. The id is the row's token_log entry at the token's position. Zero for
+// idle rows.
 cudaError_t embed(const StepRows& rows, const RowStateView& state, const Matrix& table, float scale, float* x,
                   const NextNorm& next, cudaStream_t stream);
 
@@ -70,7 +72,8 @@ cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, cons
 cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, float* x,
                           const NextNorm& next, cudaStream_t stream);
 
-// q|k|v of a token -> q for attention, k and v in the pool: bias, norms over a head, rotation of the first rotary_dim dims
+// q|k|v of a token -> q for attention, k and v in the pool (not of idle rows): bias, norms over a head, rotation of the first
+// rotary_dim dims
 // (NeoX pairs), in this order.
 struct QkvParams {
   const float* qkv;          // [tokens][(q_heads + 2 kv_heads) * head_dim]

@@ -1,5 +1,6 @@
 // The reference backend: every block of kernels/blocks.h as a composition of small operations, in the order the comments
 // of that header give. It defines the answer; it does not try to be fast.
+#include <algorithm>
 #include <cstring>
 
 #include "base/arena.h"
@@ -105,6 +106,11 @@ class ReferenceBackend : public HostBackend {
  private:
   void run_step(const Batch& batch) {
     CHECK(batch.num_tokens <= limits_.max_step_tokens && batch.num_rows <= limits_.max_rows);
+    for (int i = 0; i < batch.num_rows; ++i) {  // idle rows are zero wherever no block fills them
+      if (!idle(batch.rows[i])) continue;
+      std::fill_n(scratch_->x + batch.rows[i].q_start * widths_.hidden, widths_.hidden, 0.0f);
+      std::fill_n(scratch_->attended + batch.rows[i].q_start * widths_.q, widths_.q, 0.0f);
+    }
     for (const LayerBlock& block : *blocks_) {
       std::visit([&](const auto& b) { run(b, batch); }, block);
     }
@@ -113,18 +119,17 @@ class ReferenceBackend : public HostBackend {
       if (!batch.rows[i].samples) continue;
       const BatchRow& row = batch.rows[i];
       sample_row(sample_input(batch, row, logits, limits_.vocab), scratch_->sampler, &batch.sampled[i]);
-      CHECK(row.kv_len < batch.state.log_stride);
-      batch.state.token_log[row.slot * batch.state.log_stride + row.kv_len] = batch.sampled[i].id;
+      keep_sampled(batch.state, row, batch.sampled[i].id);
       logits += widths_.vocab;
     }
   }
 
-  // Calls fn(row, token of the step, position in the sequence) for every token.
+  // Calls fn(row, token of the step, position in the sequence) for every token of the rows that are not idle.
   template <typename F>
   static void for_each_token(const Batch& batch, const F& fn) {
     for (int i = 0; i < batch.num_rows; ++i) {
       const BatchRow& row = batch.rows[i];
-      for (int64_t t = 0; t < row.q_len; ++t) fn(row, row.q_start + t, row.kv_len - row.q_len + t);
+      for (int64_t t = 0; !idle(row) && t < row.q_len; ++t) fn(row, row.q_start + t, row.kv_len - row.q_len + t);
     }
   }
 
