@@ -122,6 +122,9 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
       ->check(CLI::Range(1, 1 << 16))->group("HTTP")->option_text("N");
   app.add_option("--max-body-bytes", http.max_body_bytes, "largest request body; beyond: 413 (default 32 MiB)")
       ->check(CLI::Range(int64_t{1024}, int64_t{1} << 30))->group("HTTP")->option_text("N");
+  app.add_option("--max-total-body-bytes", http.max_total_body_bytes,
+                 "request bodies in memory, all together; beyond: 503 (default 512 MiB, or --max-body-bytes if larger)")
+      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40))->group("HTTP")->option_text("N");
   app.add_option("--request-timeout", limits.request_timeout_s, "seconds a request may take (default: no limit)")
       ->check(within(0, 1e6))->group("HTTP")->option_text("S");
   app.add_option("--shutdown-timeout", limits.shutdown_timeout_s,
@@ -192,6 +195,9 @@ Expected<CommandLine> parse_serve(const std::vector<std::string>& args, const Bu
   auto help = run_parser(app, args);
   if (!help) return fail(help.error());
   if (help->has_value()) return CommandLine(PrintAndExit{**help});
+  if (app.count("--max-total-body-bytes") == 0) {
+    config.http.max_total_body_bytes = std::max(config.http.max_total_body_bytes, config.http.max_body_bytes);
+  }
   config.engine.has_random_seed = app.count("--random-seed") > 0;
   if (app.count("--api-key") > 0 && config.http.api_key.empty()) {
     return fail(StatusCode::kInvalidArgument,

@@ -175,6 +175,11 @@ Status check_serve_config(const ServeConfig& config) {
     return invalid("--max-total-tokens " + std::to_string(engine.max_total_tokens) + " cannot hold one request of --context-length " +
                    std::to_string(config.model.context_length) + ": raise the first or lower the second");
   }
+  if (config.http.max_total_body_bytes < config.http.max_body_bytes) {
+    return invalid("--max-total-body-bytes " + std::to_string(config.http.max_total_body_bytes) +
+                   " cannot hold one body of --max-body-bytes " + std::to_string(config.http.max_body_bytes) +
+                   ": raise the first or lower the second");
+  }
   return check_model_path(config.model.path);
 }
 

@@ -72,7 +72,8 @@ TEST(Config, every_flag_reaches_its_field) {
        "--overlap", "off", "--debug-staging", "blocking", "--kv-splits", "8", "--load-format", "dummy",
        "--random-seed", "10", "--threads", "11",
        "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
-       "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048"});
+       "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048",
+       "--max-total-body-bytes", "4096"});
   EXPECT_EQ(config.model.served_name, "name");
   EXPECT_EQ(config.model.context_length, 600);
   EXPECT_EQ(config.model.load_format, LoadFormat::kDummy);
@@ -81,6 +82,7 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.http.api_key, "k");
   EXPECT_EQ(config.http.max_connections, 12);
   EXPECT_EQ(config.http.max_body_bytes, 2048);
+  EXPECT_EQ(config.http.max_total_body_bytes, 4096);
   EXPECT_EQ(config.http.tokenizer_threads, 2);
   EXPECT_EQ(config.limits.max_queued_requests, 4);
   EXPECT_EQ(config.limits.request_timeout_s, 1.5);

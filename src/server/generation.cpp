@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "server/http_answer.h"
 #include "server/sse.h"
 
 namespace tailrace {
@@ -20,14 +21,6 @@ ApiError engine_error(const Status& status) {
 }
 
 }  // namespace
-
-HttpResponse to_response(const ApiError& error) {
-  HttpResponse response;
-  response.status = error.http_status;
-  response.body = dump_json(to_json(error));
-  if (error.http_status == 503) response.headers.emplace_back("Retry-After", "1");
-  return response;
-}
 
 Generation::Generation(GenerationPlan plan, GenerationContext context, std::shared_ptr<HttpExchange> exchange)
     : plan_(std::move(plan)), context_(context), exchange_(std::move(exchange)) {

@@ -76,7 +76,4 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool streaming_ = false, done_ = false;
 };
 
-// A response for `error`; 503 gets Retry-After.
-HttpResponse to_response(const ApiError& error);
-
 }  // namespace tailrace

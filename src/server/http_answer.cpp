@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "base/check.h"
-#include "server/api_error.h"
 
 namespace tailrace {
 namespace {
@@ -42,10 +41,11 @@ std::string format_response(const HttpResponse& response, bool keep_alive) {
   return text + response.body;
 }
 
-HttpResponse error_response(int status, const std::string& message, const std::string& code) {
+HttpResponse to_response(const ApiError& error) {
   HttpResponse response;
-  response.status = status;
-  response.body = dump_json(to_json(ApiError{status, message, "", code}));
+  response.status = error.http_status;
+  response.body = dump_json(to_json(error));
+  if (error.http_status == 503) response.headers.emplace_back("Retry-After", "1");
   return response;
 }
 

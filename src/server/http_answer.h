@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/api_error.h"
 #include "server/http_exchange.h"
 
 namespace tailrace {
@@ -14,8 +15,8 @@ namespace tailrace {
 // Status line, headers and body. Without `keep_alive` (or with response.close) it says `Connection: close`.
 std::string format_response(const HttpResponse& response, bool keep_alive);
 
-// An error in OpenAI's form.
-HttpResponse error_response(int status, const std::string& message, const std::string& code);
+// An error in OpenAI's form; 503 gets Retry-After.
+HttpResponse to_response(const ApiError& error);
 
 class HttpAnswer : public HttpExchange {
  public:

@@ -3,13 +3,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <vector>
 
@@ -25,13 +24,22 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr int kWriteStallSeconds = 60;            // a response's reader that takes nothing for this long is gone
 constexpr size_t kLingerBytes = size_t{1} << 28;  // of a refused body are read and dropped, so that the client sees why
 constexpr int kLingerSeconds = 2;
+constexpr int kReservedSeconds = 2;               // a reserved connection's request is here at once, or others want its place
+
+HttpResponse too_many_bodies() {
+  return to_response({503, "other requests' bodies take all of --max-total-body-bytes; try again later", "", "overloaded"});
+}
 
 }  // namespace
 
-HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared)
+HttpResponse too_many_connections() {
+  return to_response({503, "too many connections (--max-connections)", "", "overloaded"});
+}
+
+HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared, bool reserved)
     : socket_(std::move(socket)), deadline_(socket_.get_executor()), wake_(socket_.get_executor()),
-      shared_(std::move(shared)) {
-  shared_->open.fetch_add(1);
+      shared_(std::move(shared)), reserved_(reserved) {
+  (reserved_ ? shared_->open_reserved : shared_->open).fetch_add(1);
 }
 
 void HttpConnection::enlist() {
@@ -42,7 +50,7 @@ void HttpConnection::enlist() {
 HttpConnection::~HttpConnection() {
   std::lock_guard lock(shared_->mutex);
   shared_->connections.erase(this);
-  shared_->open.fetch_sub(1);
+  (reserved_ ? shared_->open_reserved : shared_->open).fetch_sub(1);
 }
 
 asio::awaitable<void> HttpConnection::run() {
@@ -107,64 +115,84 @@ void HttpConnection::arm(int seconds) {
 
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpRequest& out, bool first) {
   const HttpOptions& options = shared_->options;
+  const int header_timeout_s = reserved_ ? std::min(kReservedSeconds, options.header_timeout_s) : options.header_timeout_s;
   if (buffer_.size() == 0) {
     idle_ = true;
     if (shared_->draining && !first) co_return ReadResult::kClosed;
-    arm(first ? options.header_timeout_s : options.keep_alive_s);
+    arm(first ? header_timeout_s : options.keep_alive_s);
     auto [error] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
     idle_ = false;
     if (error) co_return ReadResult::kClosed;
   }
-  http::request_parser<http::string_body> parser;
+  Parser parser;
   parser.header_limit(kHeaderLimit);
   parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
-  arm(options.header_timeout_s);
-  auto [header_error, header_bytes] = co_await http::async_read_header(socket_, buffer_, parser, kAwait);
-  if (header_error) co_return co_await refuse(header_error);
+  arm(header_timeout_s);
+  auto [error, bytes] = co_await http::async_read_header(socket_, buffer_, parser, kAwait);
+  if (error) co_return co_await refuse(error_answer(error));
   const auto& head = parser.get();
-  if (head[http::field::expect] == "100-continue" && !parser.is_done()) {
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(kContinue), kAwait);
-    if (error) co_return ReadResult::kClosed;
-  }
-  arm(options.body_timeout_s);
-  auto [body_error, body_bytes] = co_await http::async_read(socket_, buffer_, parser, kAwait);
-  if (body_error) co_return co_await refuse(body_error);
-  disarm();
-  keep_alive_ = parser.keep_alive();
+  keep_alive_ = parser.keep_alive() && !reserved_;
   http_1_0_ = head.version() < 11;
-  auto message = parser.release();
-  out.method = std::string(message.method_string());
-  out.path = std::string(message.target().substr(0, message.target().find('?')));
-  out.authorization = std::string(message[http::field::authorization]);
-  out.content_type = std::string(message[http::field::content_type]);
-  out.body = std::move(message.body());
+  out.method = std::string(head.method_string());
+  out.path = std::string(head.target().substr(0, head.target().find('?')));
+  out.authorization = std::string(head[http::field::authorization]);
+  out.content_type = std::string(head[http::field::content_type]);
+  if (reserved_ && !shared_->rules.always_answered(out)) co_return co_await refuse(too_many_connections());
+  if (!parser.is_done()) {
+    if (auto refusal = shared_->rules.refuse(out)) co_return co_await refuse(std::move(refusal));
+    if (const ReadResult result = co_await read_body(parser, out); result != ReadResult::kRequest) co_return result;
+  }
+  disarm();
   out.received_ns = now_ns();
   co_return ReadResult::kRequest;
 }
 
-asio::awaitable<HttpConnection::ReadResult> HttpConnection::refuse(error_code error) {
-  HttpResponse response;
-  if (timed_out_) {
-    response = error_response(408, "the request did not arrive in time", "timeout");
-  } else if (error == http::error::body_limit) {
-    response = error_response(413, "the body is larger than --max-body-bytes (" +
-                                       std::to_string(shared_->options.max_body_bytes) + ")", "too_large");
-  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    response = error_response(431, "the headers are larger than 16 KiB", "too_large");
-  } else if (error == http::error::partial_message) {
-    response = error_response(400, "the connection ended before the whole request had arrived", "bad_request");
-  } else if (error.category() == make_error_code(http::error::bad_method).category() &&
-             error != http::error::end_of_stream) {
-    response = error_response(400, "not an HTTP/1.1 request: " + error.message(), "bad_request");
-  } else {
-    co_return ReadResult::kClosed;
+asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_body(Parser& parser, HttpRequest& out) {
+  const auto length = parser.content_length();
+  if (length && !shared_->bodies->has_room(*length)) co_return co_await refuse(too_many_bodies());
+  if (parser.get()[http::field::expect] == "100-continue") {
+    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(kContinue), kAwait);
+    if (error) co_return ReadResult::kClosed;
   }
-  response.close = true;
+  arm(shared_->options.body_timeout_s);
+  auto share = std::make_shared<BodyShare>(shared_->bodies);
+  parser.eager(true);
+  while (!parser.is_done()) {
+    auto [error, bytes] = co_await http::async_read_some(socket_, buffer_, parser, kAwait);
+    if (error) co_return co_await refuse(error_answer(error));
+    // Counted as it arrives: a client that only promises a large body takes nothing from others.
+    if (!share->grow_to(static_cast<int64_t>(parser.get().body().size()))) co_return co_await refuse(too_many_bodies());
+  }
+  out.body = std::move(parser.get().body());
+  out.body_share = std::move(share);
+  co_return ReadResult::kRequest;
+}
+
+std::optional<HttpResponse> HttpConnection::error_answer(error_code error) const {
+  if (timed_out_) return to_response({408, "the request did not arrive in time", "", "timeout"});
+  if (error == http::error::body_limit) {
+    return to_response({413, "the body is larger than --max-body-bytes (" +
+                                 std::to_string(shared_->options.max_body_bytes) + ")", "", "too_large"});
+  }
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    return to_response({431, "the headers are larger than 16 KiB", "", "too_large"});
+  }
+  if (error == http::error::partial_message) {
+    return to_response({400, "the connection ended before the whole request had arrived", "", "bad_request"});
+  }
+  if (error.category() == make_error_code(http::error::bad_method).category() && error != http::error::end_of_stream) {
+    return to_response({400, "not an HTTP/1.1 request: " + error.message(), "", "bad_request"});
+  }
+  return std::nullopt;
+}
+
+asio::awaitable<HttpConnection::ReadResult> HttpConnection::refuse(std::optional<HttpResponse> response) {
+  if (!response) co_return ReadResult::kClosed;
   arm(kLingerSeconds);
-  const std::string text = format_response(response, false);
-  auto [write_error, bytes] = co_await asio::async_write(socket_, asio::buffer(text), kAwait);
-  co_return write_error ? ReadResult::kClosed : ReadResult::kRefused;
+  const std::string text = format_response(*response, /*keep_alive=*/false);
+  auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(text), kAwait);
+  co_return error ? ReadResult::kClosed : ReadResult::kRefused;
 }
 
 asio::awaitable<void> HttpConnection::linger() {

@@ -7,10 +7,14 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_set>
 
+#include "server/body_budget.h"
 #include "server/http_answer.h"
 #include "server/http_listener.h"
 
@@ -22,19 +26,28 @@ using boost::system::error_code;
 
 class HttpConnection;
 
+// Beyond --max-connections so many are accepted for what HttpHeadRules::always_answered says, one short request each.
+inline constexpr int kReservedConnections = 16;
+HttpResponse too_many_connections();
+
 // What all connections of a listener share.
 struct ListenerShared {
-  HttpOptions options;
+  explicit ListenerShared(const HttpOptions& http_options)
+      : options(http_options), bodies(std::make_shared<BodyBudget>(http_options.max_total_body_bytes)) {}
+
+  const HttpOptions options;
+  const std::shared_ptr<BodyBudget> bodies;  // a request may outlive the listener
   HttpListener::Handler handler;
+  HttpHeadRules rules;
   std::atomic<bool> draining{false};
-  std::atomic<int> open{0};
+  std::atomic<int> open{0}, open_reserved{0};
   std::mutex mutex;
   std::unordered_set<HttpConnection*> connections;  // guarded by mutex
 };
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared);
+  HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShared> shared, bool reserved);
   // Joins the listener's list. Not in the constructor: a drain on another thread may ask a listed connection for a reference, and
   // there is none before make_shared has returned.
   void enlist();
@@ -55,6 +68,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
  private:
   enum class ReadResult { kRequest, kClosed, kRefused };
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   static constexpr size_t kHeaderLimit = 16 << 10;
 
   void set_socket_options();
@@ -64,9 +78,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void disarm() { deadline_.expires_at(std::chrono::steady_clock::time_point::max()); }
 
   asio::awaitable<ReadResult> read_request(HttpRequest& out, bool first);
+  asio::awaitable<ReadResult> read_body(Parser& parser, HttpRequest& out);
 
-  // A request that could not be read: says why where somebody may still listen.
-  asio::awaitable<ReadResult> refuse(error_code error);
+  // Why a request could not be read; nothing where nobody listens any more.
+  std::optional<HttpResponse> error_answer(error_code error) const;
+  asio::awaitable<ReadResult> refuse(std::optional<HttpResponse> response);
 
   // Closing with unread input would reset the connection and lose the refusal: reads and drops for a while.
   asio::awaitable<void> linger();
@@ -85,6 +101,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::steady_timer deadline_, wake_;
   boost::beast::flat_buffer buffer_{kHeaderLimit + (1 << 16)};
   std::shared_ptr<ListenerShared> shared_;
+  const bool reserved_;
   std::shared_ptr<HttpAnswer> answer_;
   std::atomic<bool> keep_alive_{true};  // also read by whoever formats a head
   bool idle_ = false, timed_out_ = false, http_1_0_ = false;

@@ -17,6 +17,7 @@ struct HttpRequest {
   std::string authorization;  // the header's value, "" when absent
   std::string content_type;   // the header's value, "" when absent
   std::string body;
+  std::shared_ptr<void> body_share;  // counts the body against --max-total-body-bytes while anybody holds the request
   int64_t received_ns = 0;    // now_ns when the last byte had arrived
 };
 

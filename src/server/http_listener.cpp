@@ -18,9 +18,7 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 asio::awaitable<void> refuse_connection(tcp::socket socket) {
-  HttpResponse response = error_response(503, "too many connections (--max-connections)", "overloaded");
-  response.close = true;
-  const std::string text = format_response(response, false);
+  const std::string text = format_response(too_many_connections(), /*keep_alive=*/false);
   co_await asio::async_write(socket, asio::buffer(text), kAwait);
 }
 
@@ -47,11 +45,12 @@ asio::awaitable<void> accept_loop(tcp::acceptor& acceptor, asio::io_context& io,
       continue;
     }
     auto executor = socket.get_executor();
-    if (shared->open.load() >= shared->options.max_connections) {
+    const bool reserved = shared->open.load() >= shared->options.max_connections;
+    if (reserved && shared->open_reserved.load() >= kReservedConnections) {
       asio::co_spawn(executor, refuse_connection(std::move(socket)), report_exception);
       continue;
     }
-    auto connection = std::make_shared<HttpConnection>(std::move(socket), shared);
+    auto connection = std::make_shared<HttpConnection>(std::move(socket), shared, reserved);
     connection->enlist();
     asio::co_spawn(executor, [connection]() { return connection->run(); },
                    [connection](std::exception_ptr exception) {
@@ -64,7 +63,9 @@ asio::awaitable<void> accept_loop(tcp::acceptor& acceptor, asio::io_context& io,
 }  // namespace
 
 struct HttpListener::Impl {
-  std::shared_ptr<ListenerShared> shared = std::make_shared<ListenerShared>();
+  explicit Impl(const HttpOptions& options) : shared(std::make_shared<ListenerShared>(options)) {}
+
+  std::shared_ptr<ListenerShared> shared;
   asio::io_context io;
   tcp::acceptor acceptor{io};
   std::vector<std::thread> threads;
@@ -103,9 +104,10 @@ struct HttpListener::Impl {
   }
 };
 
-HttpListener::HttpListener(const HttpOptions& options, Handler handler) : impl_(std::make_unique<Impl>()) {
-  impl_->shared->options = options;
+HttpListener::HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules)
+    : impl_(std::make_unique<Impl>(options)) {
   impl_->shared->handler = std::move(handler);
+  impl_->shared->rules = std::move(rules);
 }
 
 HttpListener::~HttpListener() { stop(); }
@@ -134,6 +136,8 @@ void HttpListener::stop() {
   impl_->close_sockets();
 }
 
-int HttpListener::num_connections() const { return impl_->shared->open.load(); }
+int HttpListener::num_connections() const { return impl_->shared->open.load() + impl_->shared->open_reserved.load(); }
+
+int64_t HttpListener::body_bytes_held() const { return impl_->shared->bodies->held_bytes(); }
 
 }  // namespace tailrace

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -16,12 +17,20 @@
 
 namespace tailrace {
 
+// What the API decides by a request's headers. Called on a connection's executor; must not block.
+struct HttpHeadRules {
+  // The answer to a request whose body is not worth reading; it is sent and the connection closed. None: read the body.
+  std::function<std::optional<HttpResponse>(const HttpRequest& head)> refuse = [](const auto&) { return std::nullopt; };
+  // Whether it is answered on the few connections that are kept for this when --max-connections others are open.
+  std::function<bool(const HttpRequest& head)> always_answered = [](const auto&) { return false; };
+};
+
 class HttpListener {
  public:
   // Called on a connection's executor for each complete request; must not block.
   using Handler = std::function<void(std::shared_ptr<HttpExchange>, HttpRequest)>;
 
-  HttpListener(const HttpOptions& options, Handler handler);
+  HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules = {});
   ~HttpListener();  // every exchange has to be released before: it refers to the I/O threads' context
 
   // Listens and starts the I/O threads; the port that was bound. kInvalidArgument: address in use or not ours.
@@ -31,6 +40,8 @@ class HttpListener {
   // Closes everything and joins the threads; idempotent.
   void stop();
   int num_connections() const;
+  // Of request bodies that are arriving or not yet done with; at most --max-total-body-bytes.
+  int64_t body_bytes_held() const;
 
  private:
   struct Impl;

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "support/http_client.h"
@@ -18,7 +20,7 @@ using test::HttpReply;
 struct Fixture {
   explicit Fixture(HttpOptions options = {}) {
     options.port = 0;
-    listener = std::make_unique<HttpListener>(options, [this](std::shared_ptr<HttpExchange> exchange, HttpRequest request) {
+    const auto handler = [this](std::shared_ptr<HttpExchange> exchange, HttpRequest request) {
       if (request.path == "/echo") {
         HttpResponse response;
         response.body = request.body;
@@ -27,7 +29,16 @@ struct Fixture {
       exchange->on_disconnect([this] { left.fetch_add(1); });
       std::lock_guard lock(mutex);
       held.push_back(std::move(exchange));
-    });
+      bodies.push_back(std::move(request));
+    };
+    const auto refuse = [](const HttpRequest& head) -> std::optional<HttpResponse> {
+      if (head.path != "/refused") return std::nullopt;
+      return HttpResponse{.status = 401};
+    };
+    listener = std::make_unique<HttpListener>(
+        options, handler,
+        HttpHeadRules{.refuse = refuse,
+                                .always_answered = [](const HttpRequest& head) { return head.path == "/echo"; }});
     auto started = listener->start();
     EXPECT_TRUE(started.has_value());
     port = *started;
@@ -36,6 +47,11 @@ struct Fixture {
   ~Fixture() {
     listener->stop();
     held.clear();
+    bodies.clear();
+  }
+  void drop_bodies() {
+    std::lock_guard lock(mutex);
+    bodies.clear();
   }
 
   std::shared_ptr<HttpExchange> wait_held(size_t count = 1) {
@@ -47,6 +63,12 @@ struct Fixture {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
+  bool wait_body_bytes(int64_t bytes) const {
+    for (int i = 0; i < 10000 && listener->body_bytes_held() != bytes; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return listener->body_bytes_held() == bytes;
+  }
   bool wait_left(int count) {
     for (int i = 0; i < 5000 && left.load() < count; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return left.load() == count;
@@ -55,6 +77,7 @@ struct Fixture {
   std::atomic<int> left{0};
   std::mutex mutex;
   std::vector<std::shared_ptr<HttpExchange>> held;
+  std::vector<HttpRequest> bodies;  // of the held exchanges
   std::unique_ptr<HttpListener> listener;
   uint16_t port = 0;
 };
@@ -229,7 +252,7 @@ TEST(HttpListener, http_1_0_stream_ends_with_the_connection) {
   EXPECT_EQ(connection.read_reply().body, "plain");
 }
 
-TEST(HttpListener, too_many_connections_get_503) {
+TEST(HttpListener, beyond_max_connections_only_what_is_always_answered) {
   HttpOptions options;
   options.max_connections = 2;
   Fixture fixture(options);
@@ -237,8 +260,117 @@ TEST(HttpListener, too_many_connections_get_503) {
   one.send_request("GET", "/hold");
   two.send_request("GET", "/hold");
   fixture.wait_held(2);
-  HttpConnection three(fixture.port);
-  EXPECT_EQ(three.read_reply().status, 503);
+  HttpConnection refused(fixture.port), probe(fixture.port);
+  refused.send_request("GET", "/hold");
+  const HttpReply reply = refused.read_reply();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.headers.count("retry-after"), 1u);
+  probe.send_request("GET", "/echo");
+  EXPECT_EQ(probe.read_reply().status, 200);
+  EXPECT_TRUE(probe.wait_closed());  // its place is for the next probe
+}
+
+TEST(HttpListener, reserved_connections_are_few_and_free_themselves) {
+  HttpOptions options;
+  options.max_connections = 1;
+  Fixture fixture(options);
+  HttpConnection one(fixture.port);
+  one.send_request("GET", "/hold");
+  fixture.wait_held();
+  std::vector<std::unique_ptr<HttpConnection>> silent;
+  for (int i = 0; i < 16; ++i) silent.push_back(std::make_unique<HttpConnection>(fixture.port));
+  for (int i = 0; i < 10000 && fixture.listener->num_connections() < 17; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  HttpConnection beyond(fixture.port);
+  EXPECT_EQ(beyond.read_reply().status, 503);  // without being asked
+  for (auto& connection : silent) EXPECT_TRUE(connection->wait_closed());
+  HttpConnection probe(fixture.port);
+  probe.send_request("GET", "/echo");
+  EXPECT_EQ(probe.read_reply().status, 200);
+}
+
+TEST(HttpListener, a_refusal_by_the_headers_does_not_read_the_body) {
+  Fixture fixture;
+  HttpConnection connection(fixture.port);
+  connection.send_raw("POST /refused HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  EXPECT_EQ(connection.read_reply().status, 401);
+  HttpConnection waiting(fixture.port);
+  waiting.send_raw("POST /refused HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_TRUE(waiting.read_reply().interim.empty());  // not asked for the body
+}
+
+constexpr int kBody = 256 << 10;
+std::string part_of_body(int bytes) {
+  return "POST /hold HTTP/1.1\r\nContent-Length: " + std::to_string(kBody) + "\r\n\r\n" + std::string(bytes, 'x');
+}
+
+// Two bodies fit.
+HttpOptions two_bodies() {
+  HttpOptions options;
+  options.max_body_bytes = kBody;
+  options.max_total_body_bytes = 2 * kBody;
+  return options;
+}
+
+TEST(HttpListener, bodies_share_a_budget_while_they_arrive_and_while_they_are_held) {
+  Fixture fixture(two_bodies());
+  HttpConnection held(fixture.port), arriving(fixture.port);
+  held.send_raw(part_of_body(kBody));
+  fixture.wait_held();
+  arriving.send_raw(part_of_body(kBody - 1));
+  ASSERT_TRUE(fixture.wait_body_bytes(2 * kBody - 1));
+  HttpConnection refused(fixture.port);
+  refused.send_raw(part_of_body(0));  // refused by its length, before a byte of it
+  const HttpReply reply = refused.read_reply();
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_EQ(reply.headers.count("retry-after"), 1u);
+  EXPECT_NE(reply.body.find("--max-total-body-bytes"), std::string::npos);
+  HttpConnection chunked(fixture.port);  // says no length: refused by what arrives
+  chunked.send_raw("POST /hold HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + std::string(1024, 'x') + "\r\n");
+  EXPECT_EQ(chunked.read_reply().status, 503);
+  HttpConnection bodyless(fixture.port);
+  bodyless.send_request("GET", "/echo");
+  EXPECT_EQ(bodyless.read_reply().status, 200);
+}
+
+TEST(HttpListener, promised_bodies_take_nothing) {
+  Fixture fixture(two_bodies());
+  std::vector<std::unique_ptr<HttpConnection>> promised;
+  for (int i = 0; i < 8; ++i) {
+    promised.push_back(std::make_unique<HttpConnection>(fixture.port));
+    promised.back()->send_raw(part_of_body(0));
+  }
+  HttpConnection connection(fixture.port);
+  connection.send_request("POST", "/echo", std::string(kBody, 'x'));
+  EXPECT_EQ(connection.read_reply().status, 200);
+}
+
+TEST(HttpListener, the_budget_comes_back_whatever_ends_a_request) {
+  HttpOptions options = two_bodies();
+  options.body_timeout_s = 1;
+  Fixture fixture(options);
+  {
+    HttpConnection held(fixture.port), leaving(fixture.port);
+    held.send_raw(part_of_body(kBody));
+    fixture.wait_held();
+    leaving.send_raw(part_of_body(kBody / 2));
+    ASSERT_TRUE(fixture.wait_body_bytes(kBody + kBody / 2));
+  }
+  EXPECT_TRUE(fixture.wait_body_bytes(kBody));  // its client left, but the handler has the body still
+  fixture.drop_bodies();
+  EXPECT_TRUE(fixture.wait_body_bytes(0));
+  HttpConnection slow(fixture.port), large(fixture.port);
+  slow.send_raw(part_of_body(kBody / 2));
+  EXPECT_EQ(slow.read_reply().status, 408);
+  large.send_raw("POST /hold HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n50000\r\n" + std::string(0x50000, 'x'));
+  EXPECT_EQ(large.read_reply().status, 413);
+  EXPECT_TRUE(fixture.wait_body_bytes(0));
+  HttpConnection connection(fixture.port);
+  for (int i = 0; i < 5; ++i) {
+    connection.send_request("POST", "/echo", std::string(kBody, 'x'));
+    EXPECT_EQ(connection.read_reply().status, 200);
+  }
 }
 
 TEST(HttpListener, draining_closes_idle_connections_only) {

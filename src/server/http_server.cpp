@@ -4,17 +4,18 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <unordered_map>
 
 #include "base/clock.h"
 #include "base/test_fault.h"
-#include "server/api_key.h"
 #include "server/generation.h"
 #include "server/health.h"
 #include "server/http_answer.h"
 #include "server/http_listener.h"
+#include "server/routes.h"
 
 namespace tailrace {
 namespace {
@@ -49,9 +50,10 @@ struct HttpServer::Impl {
       : config(serve_config), queue(request_queue), status(engine_status),
         metrics(engine_status, serve_config.model.served_name), seeds(first_seed(serve_config.engine)),
         workers(tokenizer_threads(serve_config.http)),
-        listener(serve_config.http, [this](Exchange exchange, HttpRequest request) {
-          route(std::move(exchange), std::move(request));
-        }) {}
+        listener(serve_config.http,
+                 [this](Exchange exchange, HttpRequest request) { route(std::move(exchange), std::move(request)); },
+                 {.refuse = [this](const HttpRequest& head) { return by_head(head); },
+                  .always_answered = [](const HttpRequest& head) { return always_answered(head.path); }}) {}
 
   // Counts a request from its arrival to its end, whatever that is.
   std::shared_ptr<void> activity() {
@@ -64,12 +66,19 @@ struct HttpServer::Impl {
     return model;
   }
 
-  void send(const Exchange& exchange, HttpResponse response) {
+  void note_answer(const HttpResponse& response) {
     metrics.http_answer(response.status);
-    if (response.status >= 400) {
-      log(response.status == 500 ? LogLevel::kError : LogLevel::kDebug,
-          "answered " + std::to_string(response.status) + " " + response.body);
-    }
+    if (response.status < 400) return;
+    log(response.status == 500 ? LogLevel::kError : LogLevel::kDebug,
+        "answered " + std::to_string(response.status) + " " + response.body);
+  }
+
+  void send(const Exchange& exchange, HttpResponse response) {
+    note_answer(response);
+    respond(exchange, std::move(response));
+  }
+
+  void respond(const Exchange& exchange, HttpResponse response) const {
     if (draining.load()) response.close = true;
     exchange->respond(std::move(response));
   }
@@ -88,6 +97,7 @@ struct HttpServer::Impl {
     if (level <= config.log_level) std::fprintf(stderr, "tailrace: %s\n", text.c_str());
   }
 
+  std::optional<HttpResponse> by_head(const HttpRequest& head);
   void route(Exchange exchange, HttpRequest request);
   void route_get(const Exchange& exchange, const HttpRequest& request);
   void route_post(Exchange exchange, HttpRequest request);
@@ -119,35 +129,15 @@ struct HttpServer::Impl {
   HttpListener listener;
 };
 
+std::optional<HttpResponse> HttpServer::Impl::by_head(const HttpRequest& head) {
+  auto response = answer_by_head(head, config.http.api_key, [this] { return health().http_status; });
+  if (response) note_answer(*response);
+  return response;
+}
+
 void HttpServer::Impl::route(Exchange exchange, HttpRequest request) {
-  static constexpr std::string_view kGet[] = {"/health", "/metrics", "/v1/models"};
-  static constexpr std::string_view kPost[] = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"};
-  const bool open = request.path == "/health" || request.path == "/metrics";
-  const bool is_get = std::count(std::begin(kGet), std::end(kGet), request.path) > 0 ||
-                      request.path.rfind("/v1/models/", 0) == 0;
-  const bool is_post = std::count(std::begin(kPost), std::end(kPost), request.path) > 0;
-  const bool allowed = open || authorized(config.http.api_key, request.authorization);
-  if (request.method == "HEAD") {  // never a body, whatever the answer: a client would read it as the next response
-    HttpResponse response;
-    response.status = !allowed ? 401 : request.path == "/health" ? health().http_status : is_get ? 200 : is_post ? 405 : 404;
-    return send(exchange, std::move(response));
-  }
-  if (!allowed) {
-    HttpResponse response = error_response(401, "Missing or wrong API key: send `Authorization: Bearer KEY`.",
-                                           "invalid_api_key");
-    response.headers.emplace_back("WWW-Authenticate", "Bearer");
-    return send(exchange, std::move(response));
-  }
-  if (!is_get && !is_post) {
-    return send(exchange, error_response(404, "There is no " + request.path.substr(0, 200) + " here.", "not_found"));
-  }
-  if (request.method != (is_get ? "GET" : "POST")) {
-    HttpResponse response = error_response(405, request.path.substr(0, 200) + " takes " + (is_get ? "GET" : "POST") +
-                                                    ", not " + request.method + ".", "method_not_allowed");
-    response.headers.emplace_back("Allow", is_get ? "GET" : "POST");
-    return send(exchange, std::move(response));
-  }
-  is_get ? route_get(exchange, request) : route_post(std::move(exchange), std::move(request));
+  if (auto response = by_head(request)) return respond(exchange, std::move(*response));
+  request.method == "GET" ? route_get(exchange, request) : route_post(std::move(exchange), std::move(request));
 }
 
 void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& request) {

@@ -99,6 +99,53 @@ TEST(Server, api_key_guards_all_but_health_and_metrics) {
   EXPECT_EQ(http_get(fixture.port(), "/metrics").status, 200);
 }
 
+TEST(Server, a_wrong_key_or_path_is_told_before_the_body_is_sent) {
+  FixtureOptions options;
+  options.config.http.api_key = "secret";
+  ServerFixture fixture(options);
+  const auto status_of_head = [&](const std::string& start, const std::string& more = "") {
+    HttpConnection connection(fixture.port());
+    connection.send_raw(start + " HTTP/1.1\r\nContent-Length: 1000000\r\n" + more + "\r\n");
+    return connection.read_reply().status;
+  };
+  const std::string key = "Authorization: Bearer secret\r\n";
+  EXPECT_EQ(status_of_head("POST /v1/chat/completions"), 401);
+  EXPECT_EQ(status_of_head("POST /nothing", key), 404);
+  EXPECT_EQ(status_of_head("PUT /v1/completions", key), 405);
+  EXPECT_EQ(fixture.metric("tailrace_http_answers_total", "401"), 1);
+}
+
+TEST(Server, health_and_metrics_answer_beyond_max_connections) {
+  FixtureOptions options;
+  options.config.http.max_connections = 1;
+  ServerFixture fixture(options);
+  HttpConnection busy(fixture.port());
+  busy.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}}).dump());
+  ASSERT_TRUE(busy.read_until("again"));
+  EXPECT_EQ(http_get(fixture.port(), "/health").status, 200);
+  EXPECT_EQ(http_get(fixture.port(), "/metrics").status, 200);
+  const HttpReply refused = http_get(fixture.port(), "/v1/models");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.count("retry-after"), 1u);
+  EXPECT_EQ(fixture.ask(chat_body("abc")).status, 503);
+}
+
+TEST(Server, bodies_beyond_the_budget_are_503_until_the_others_are_done_with) {
+  FixtureOptions options;
+  options.config.http.max_body_bytes = options.config.http.max_total_body_bytes = 1 << 20;
+  ServerFixture fixture(options);
+  const std::string body = chat_body("abc").dump() + std::string(700 << 10, ' ');
+  HttpConnection arriving(fixture.port());
+  arriving.send_raw("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                    body.substr(0, body.size() - 1));
+  ASSERT_TRUE(ServerFixture::eventually(
+      [&] { return http_post(fixture.port(), "/v1/chat/completions", body).status == 503; }));
+  arriving.send_raw(body.substr(body.size() - 1));
+  EXPECT_EQ(arriving.read_reply().status, 200);
+  EXPECT_TRUE(ServerFixture::eventually(  // a worker lets go of the last body a moment after its answer
+      [&] { return http_post(fixture.port(), "/v1/chat/completions", body).status == 200; }));
+}
+
 TEST(Server, full_queue_is_503_with_retry_after) {
   FixtureOptions options;
   options.config.limits.max_queued_requests = 2;
