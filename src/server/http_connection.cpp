@@ -8,6 +8,7 @@
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/read.hpp>
 #include <chrono>
 #include <vector>
@@ -25,6 +26,17 @@ constexpr int kWriteStallSeconds = 60;            // a response's reader that ta
 constexpr size_t kLingerBytes = size_t{1} << 28;  // of a refused body are read and dropped, so that the client sees why
 constexpr int kLingerSeconds = 2;
 constexpr int kReservedSeconds = 2;               // a reserved connection's request is here at once, or others want its place
+
+// The path of a request target, without the query. origin-form, or a proxy's absolute-form (RFC 9112, 3.2.2).
+std::string path_of(std::string_view target) {
+  for (std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
+    if (target.empty() || target.front() == '?') return "/";
+    break;
+  }
+  return std::string(target.substr(0, target.find('?')));
+}
 
 HttpResponse too_many_bodies() {
   return to_response({503, "other requests' bodies take all of --max-total-body-bytes; try again later", "", "overloaded"});
@@ -134,7 +146,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
   keep_alive_ = parser.keep_alive() && !reserved_;
   http_1_0_ = head.version() < 11;
   out.method = std::string(head.method_string());
-  out.path = std::string(head.target().substr(0, head.target().find('?')));
+  out.path = path_of(head.target());
   out.authorization = std::string(head[http::field::authorization]);
   out.content_type = std::string(head[http::field::content_type]);
   if (reserved_ && !shared_->rules.always_answered(out)) co_return co_await refuse(too_many_connections());

@@ -373,6 +373,24 @@ TEST(HttpListener, the_budget_comes_back_whatever_ends_a_request) {
   }
 }
 
+TEST(HttpListener, absolute_form_targets) {
+  Fixture fixture;
+  HttpConnection connection(fixture.port);
+  for (const char* target : {"http://host/echo", "HTTP://host:8000/echo?a=b", "https://user@[::1]/echo"}) {
+    connection.send_raw("GET " + std::string(target) + " HTTP/1.1\r\nHost: host\r\n\r\n");
+    EXPECT_EQ(connection.read_reply().status, 200) << target;
+  }
+  for (const char* target : {"http://host", "http://host?a=/echo", "http://host/hold/echo"}) {
+    HttpConnection other(fixture.port);
+    other.send_raw("GET " + std::string(target) + " HTTP/1.1\r\nHost: host\r\n\r\n");
+  }
+  fixture.wait_held(3);
+  std::vector<std::string> paths;
+  for (const auto& request : fixture.bodies) paths.push_back(request.path);
+  std::sort(paths.begin(), paths.end());
+  EXPECT_EQ(paths, (std::vector<std::string>{"/", "/", "/hold/echo"}));
+}
+
 TEST(HttpListener, draining_closes_idle_connections_only) {
   Fixture fixture;
   HttpConnection idle(fixture.port), busy(fixture.port);
