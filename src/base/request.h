@@ -31,7 +31,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;    // [-2, 2]; over output only
   std::vector<std::pair<TokenId, float>> logit_bias;  // at most kMaxLogitBias, ids < vocabulary, unique
   uint64_t seed = 0;                 // always set: drawn fresh by the server where the client gave none
-  uint32_t choice_index = 0;         // which of n choices: part of the random stream's key
+  uint32_t choice_index = 0;         // which of its prompt's n choices: part of the random stream's key
   int32_t num_top_logprobs = -1;     // -1: no logprobs; 0..kMaxTopLogprobs: the chosen token's and that many more
 };
 

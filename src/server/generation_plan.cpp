@@ -84,11 +84,12 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
   plan.position = chat ? TextPosition::kBegin : TextPosition::kContinuation;
   plan.tokenizer = model.text->tokenizer;
   SamplingParams sampling = resolve_sampling(params, model.text->sampling, model.vocab_size);
-  sampling.seed = params.seed ? *params.seed : seeds.next();
   const std::vector<TokenId> stop_token_ids = stop_ids(params, *model.text);
   for (auto& prompt : prompts) {
     const auto max_tokens = resolve_max_tokens(model, params, prompt.size(), chat ? "messages" : "prompt");
     if (!max_tokens) return api_fail(max_tokens.error());
+    // A given seed draws for each prompt as if it were alone; without one, equal prompts get answers of their own.
+    sampling.seed = params.seed ? *params.seed : seeds.next();
     for (int32_t choice = 0; choice < params.n; ++choice) {
       auto request = std::make_shared<Request>();
       request->id = next_request_id();
@@ -97,7 +98,7 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
       request->min_tokens = params.min_tokens;
       request->stop_token_ids = stop_token_ids;
       request->sampling = sampling;
-      request->sampling.choice_index = static_cast<uint32_t>(plan.requests.size());
+      request->sampling.choice_index = static_cast<uint32_t>(choice);
       request->cache_salt = params.cache_salt;
       plan.requests.push_back(std::move(request));
     }

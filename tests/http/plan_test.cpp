@@ -67,6 +67,26 @@ TEST_F(Plan, seeds) {
   EXPECT_EQ(one.next(), same.next());
 }
 
+TEST_F(Plan, a_seed_draws_alike_at_any_place_in_a_list_of_prompts) {
+  const auto completion = [this](const std::string& body) {
+    auto request = parse_completion_request(body, bounds_of(model, 64));
+    EXPECT_TRUE(request.has_value()) << body;
+    return plan_completion(model, *request, seeds)->requests;
+  };
+  const auto alone = completion(R"({"prompt":"b","n":2,"seed":7})");
+  const auto listed = completion(R"({"prompt":["a","b"],"n":2,"seed":7})");
+  ASSERT_EQ(listed.size(), 4u);
+  for (size_t j = 0; j < 2; ++j) {
+    EXPECT_EQ(listed[2 + j]->prompt_ids, alone[j]->prompt_ids);
+    EXPECT_EQ(listed[2 + j]->sampling.seed, alone[j]->sampling.seed);
+    EXPECT_EQ(listed[2 + j]->sampling.choice_index, alone[j]->sampling.choice_index);
+  }
+  EXPECT_NE(alone[0]->sampling.choice_index, alone[1]->sampling.choice_index);
+  const auto unseeded = completion(R"({"prompt":["a","a"],"n":2})");
+  EXPECT_NE(unseeded[0]->sampling.seed, unseeded[2]->sampling.seed);
+  EXPECT_EQ(unseeded[0]->sampling.seed, unseeded[1]->sampling.seed);
+}
+
 TEST_F(Plan, a_model_without_a_template_refuses_chat_with_the_reason) {
   scripted.text->chat_template = nullptr;
   scripted.text->no_template_reason = "it has no chat template";
