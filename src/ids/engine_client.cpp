@@ -1,6 +1,7 @@
 #include "ids/engine_client.h"
 
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 
@@ -33,19 +34,23 @@ EngineClient::~EngineClient() {
   if (host_) stop(true);
 }
 
-Expected<std::shared_ptr<const Request>> EngineClient::submit(Request request) {
+Expected<std::shared_ptr<const Request>> EngineClient::submit(Request request, std::function<void()> on_first) {
   request.id = next_request_id();
   request.stream = std::make_shared<TokenStream>();
   auto shared = std::make_shared<const Request>(std::move(request));
-  shared->stream->set_ready_callback([arrivals = arrivals_] {
+  shared->stream->set_ready_callback([arrivals = arrivals_, on_first = std::move(on_first)]() mutable {
+    if (auto first = std::exchange(on_first, nullptr)) first();
     {
       std::lock_guard lock(arrivals->mutex);
       arrivals->count++;
     }
     arrivals->changed.notify_all();
   });
-  if (Status status = queue_.push({shared}); !status.ok()) return fail(status);
-  answers_.emplace(shared->id, Answer{});
+  answers_.emplace(shared->id, Answer{});  // before on_first can run
+  if (Status status = queue_.push({shared}); !status.ok()) {
+    answers_.erase(shared->id);
+    return fail(status);
+  }
   return shared;
 }
 

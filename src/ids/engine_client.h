@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,8 +31,9 @@ class EngineClient {
   ~EngineClient();
   EngineClient(const EngineClient&) = delete;
 
-  // Gives the request an id and a stream of its own, and submits it; kResourceExhausted when the queue is full.
-  Expected<std::shared_ptr<const Request>> submit(Request request);
+  // Gives the request an id and a stream of its own, and submits it; kResourceExhausted when the queue is full. on_first: called
+  // once on the engine's thread, with the request's first event; may submit others there while no other thread uses the client.
+  Expected<std::shared_ptr<const Request>> submit(Request request, std::function<void()> on_first = nullptr);
   // What has arrived so far.
   const Answer& poll(const Request& request);
   // Waits until `request` has `num_tokens` tokens or its end (-1: its end); false after `timeout`.
