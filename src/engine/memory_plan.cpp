@@ -56,6 +56,21 @@ std::string mib(size_t bytes) {
   return text;
 }
 
+// What to lower: the chunk where a common one would do with less than half of the fixed memory, else what else sizes it.
+std::string remedy(const Model& model, const Backend& backend, const EngineLimits& limits, const MemoryPlan& plan, size_t fixed) {
+  constexpr int32_t kCommonChunk = 512;
+  EngineLimits common = limits;
+  common.chunk_size = std::min(limits.chunk_size, kCommonChunk);
+  MemoryPlan smaller = plan;
+  set_shapes(model, common, plan.step.vocab, &smaller);
+  const size_t without = fixed_bytes(model, backend, smaller).total();
+  if (without < fixed / 2) {
+    return "lower --chunked-prefill-size " + std::to_string(limits.chunk_size) + ", which takes " + mib(fixed - without) +
+           " of the fixed memory (" + mib(without) + " at " + std::to_string(common.chunk_size) + ")";
+  }
+  return "lower --context-length, --max-running-requests or --max-total-tokens, or raise --mem-fraction-static";
+}
+
 void write_ledger(const Model& model, const Backend& backend, size_t weight_bytes, const Fixed& fixed,
                   MemoryPlan* plan) {
   auto& ledger = plan->ledger;
@@ -132,8 +147,7 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
                 "the model does not fit: weights " + mib(weight_bytes) + ", fixed " +
                     mib(fixed.total() + window_bytes) + ", KV " + std::to_string(full_token_bytes) +
                     " B per token, of " + mib(memory_bytes) + " free (" + mib(allowed) +
-                    " by --mem-fraction-static); lower --context-length, --max-running-requests or "
-                    "--max-total-tokens, or raise --mem-fraction-static");
+                    " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed.total()));
   }
   for (const KvGroupSpec& group : model.groups) {
     const int64_t full = div_up(tokens, limits.block_size) + 1;  // block 0 is the dummy

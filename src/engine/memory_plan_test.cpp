@@ -103,6 +103,16 @@ TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {
   ASSERT_FALSE(plan.has_value());
   EXPECT_EQ(plan.error().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(plan.error().message().find("weights 8.0 MiB"), std::string::npos) << plan.error().message();
+  EXPECT_NE(plan.error().message().find("--max-total-tokens"), std::string::npos) << plan.error().message();
+  EXPECT_EQ(plan.error().message().find("--chunked-prefill-size"), std::string::npos) << "is small";
+}
+
+TEST(MemoryPlan, a_chunk_that_takes_the_memory_is_named) {
+  EngineLimits limits = small_limits();
+  limits.chunk_size = 1 << 20;
+  auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 30, 1000);
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_NE(plan.error().message().find("lower --chunked-prefill-size 1048576"), std::string::npos) << plan.error().message();
 }
 
 TEST(StepLog, keeps_the_last_steps_in_order) {
