@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -98,8 +99,12 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
              "how a step's metadata reaches the device (all but device: for comparison)")->group("Debug");
   app.add_option("--random-seed", engine.random_seed, "makes drawn seeds and dummy weights reproducible")
       ->check([](const std::string& text) {
-        const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos && text.size() <= 19;
-        return digits ? std::string() : "a seed is a whole number from 0 on, not " + text;
+        uint64_t seed = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+        const bool good = error == std::errc() && end == text.data() + text.size();
+        return good ? std::string()
+                    : "a seed is a whole number from 0 to " + std::to_string(UINT64_MAX) + ", not " + text +
+                          "; leave the flag out for a fresh one";
       })
       ->group("Engine")->option_text("N");
 }

@@ -102,6 +102,9 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.engine.threads, 11);
   EXPECT_EQ(config.engine.device, DeviceChoice::kCpu);
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--random-seed", "18446744073709551615"}).engine.random_seed, UINT64_MAX);
+  EXPECT_EQ(parse_ok({"--model", paths.model}).http.max_total_body_bytes, int64_t{512} << 20);
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--max-body-bytes", "1073741824"}).http.max_total_body_bytes, int64_t{1} << 30);
   EXPECT_EQ(parse_ok({"--model", paths.model, "--mem-fraction-static", "0.5"}).engine.mem_fraction_static, 0.5);
 }
 
@@ -138,6 +141,7 @@ TEST(Config, combinations_that_cannot_work) {
     args.insert(args.begin(), {"--model", paths.model});
     return parse_error(args, {}, cuda ? with_gpu() : without_gpu());
   };
+  EXPECT_TRUE(mentions(error({"--max-total-body-bytes", "4096"}, false), "--max-body-bytes"));
   EXPECT_TRUE(mentions(error({"--attention-backend", "cuda"}, false), "--attention-backend cuda"));
   EXPECT_TRUE(mentions(error({"--device", "cuda"}, false), "--device cuda"));
   EXPECT_TRUE(mentions(error({"--device", "cpu", "--attention-backend", "cuda"}, true), "--device cpu"));
@@ -148,7 +152,9 @@ TEST(Config, combinations_that_cannot_work) {
   EXPECT_TRUE(mentions(error({"--attention-backend", "cuda", "--threads", "2"}, true), "--threads"));
   EXPECT_TRUE(mentions(error({"--mixed", "fold", "--attention-backend", "reference"}, false), "--mixed fold"));
   EXPECT_TRUE(mentions(error({"--kv-splits", "4", "--attention-backend", "reference"}, false), "--kv-splits"));
-  EXPECT_TRUE(mentions(error({"--random-seed", "-1"}, false), "from 0 on"));
+  for (const char* seed : {"-1", "18446744073709551616", "x", "1.5"}) {
+    EXPECT_TRUE(mentions(error({"--random-seed", seed}, false), "from 0 to 18446744073709551615, not " + std::string(seed)));
+  }
   EXPECT_TRUE(mentions(error({"--port", "99999"}, false), "65535"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--context-length", "200"}, false), "--max-total-tokens"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--mem-fraction-static", "0.5"}, false), "one of them"));
