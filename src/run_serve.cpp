@@ -129,6 +129,10 @@ int run_serve(const ServeConfig& config) {
 
   auto text = TextModel::load(config.model.path);
   if (!text) return bad_input(text.error());
+  if (Status chat = (*text)->try_chat(); !chat.ok() && config.log_level >= LogLevel::kWarning) {
+    std::fprintf(stderr, "tailrace: warning: the chat template refuses a user's \"Hello\", as every such chat will be: %s\n",
+                 chat.message().c_str());
+  }
   EngineSetup setup = engine_setup(config);
   setup.real_vocab = static_cast<int64_t>((*text)->tokenizer->vocab_size());
   const bool terminal = isatty(STDERR_FILENO);

@@ -202,23 +202,34 @@ Expected<std::shared_ptr<const TextModel>> load_directory(const fs::path& dir) {
   if (!source) return fail(source.error());
   ChatTemplateOptions options;
   options.extra = special_names(*tokenizer_config);
-  set_chat_template(*source, options, &model);
+  if (Status status = set_chat_template(*source, options, dir.string(), &model); !status.ok()) return fail(status);
   return std::make_shared<const TextModel>(std::move(model));
 }
 
 }  // namespace
 
-void set_chat_template(const std::optional<std::string>& source, const ChatTemplateOptions& options, TextModel* model) {
+Status set_chat_template(const std::optional<std::string>& source, const ChatTemplateOptions& options,
+                         const std::string& path, TextModel* model) {
   if (!source) {
     model->no_template_reason = "the model has no chat template";
-    return;
+    return Status();
   }
   Expected<std::shared_ptr<const ChatTemplate>> compiled = ChatTemplate::compile(*source, options);
-  if (compiled) {
-    model->chat_template = *compiled;
-  } else {
-    model->no_template_reason = "the model's chat template cannot be used: " + compiled.error().message();
+  if (!compiled) {
+    return Status(compiled.error().code(), path + ": the chat template cannot be used: " + compiled.error().message() +
+                                               "; mend it, or take it out to serve /v1/completions alone");
   }
+  model->chat_template = *compiled;
+  return Status();
+}
+
+Status TextModel::try_chat() const {
+  if (!chat_template) return Status();
+  ChatInput input;
+  input.messages.push_back({{"role", "user"}, {"content", "Hello"}});
+  auto prompt = chat_template->render_ids(input, *tokenizer, eos_ids);
+  if (!prompt) return prompt.error();
+  return prompt->ids.empty() ? invalid("the prompt has no tokens") : Status();
 }
 
 Expected<std::shared_ptr<const TextModel>> TextModel::load(const std::string& path) {

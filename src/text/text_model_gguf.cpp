@@ -126,7 +126,7 @@ Expected<std::shared_ptr<const TextModel>> load_text_model_gguf(const std::strin
     if (!text) return fail(text.error());
     source = std::move(*text);
   }
-  set_chat_template(source, options, &model);
+  if (Status status = set_chat_template(source, options, path, &model); !status.ok()) return fail(status);
   return std::make_shared<const TextModel>(std::move(model));
 }
 

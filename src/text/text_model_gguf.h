@@ -11,7 +11,8 @@ namespace tailrace {
 
 Expected<std::shared_ptr<const TextModel>> load_text_model_gguf(const std::string& path);
 
-// Compiles `source` into model->chat_template, or says in model->no_template_reason why there is none.
-void set_chat_template(const std::optional<std::string>& source, const ChatTemplateOptions& options, TextModel* model);
+// Compiles `source`, if there is one, into model->chat_template. kUnsupported, naming `path`, when it does not compile.
+Status set_chat_template(const std::optional<std::string>& source, const ChatTemplateOptions& options,
+                         const std::string& path, TextModel* model);
 
 }  // namespace tailrace

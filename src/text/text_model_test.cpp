@@ -60,7 +60,18 @@ TEST_F(TextModelTest, chat_template_in_its_three_places) {
   write("chat_template.jinja", "in jinja");
   EXPECT_EQ(rendered(), "in jinja");
   write("chat_template.jinja", "a\n{{ x | sparkle }}");
-  EXPECT_EQ(rendered(), "the model's chat template cannot be used: line 2: unknown filter 'sparkle'");
+  const std::string error = load_error(dir_.string());
+  EXPECT_EQ(error.rfind(dir_.string() + ": the chat template cannot be used: line 2: unknown filter 'sparkle'", 0), 0u) << error;
+}
+
+TEST_F(TextModelTest, a_template_that_refuses_a_short_chat_is_found_out_without_a_client) {
+  EXPECT_TRUE(load()->try_chat().ok()) << "no template: nothing to try";
+  write("chat_template.jinja", "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}");
+  EXPECT_TRUE(load()->try_chat().ok());
+  write("chat_template.jinja", "{{ raise_exception('say ' ~ messages[0].content ~ ' to a system') }}");
+  EXPECT_NE(load()->try_chat().message().find("say Hello to a system"), std::string::npos) << load()->try_chat().message();
+  write("chat_template.jinja", "{# nothing #}");
+  EXPECT_FALSE(load()->try_chat().ok());
 }
 
 TEST_F(TextModelTest, ids_are_the_union_and_defaults_come_from_generation_config) {

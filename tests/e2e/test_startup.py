@@ -2,11 +2,12 @@
 import os
 import json
 import pathlib
+import shutil
 import struct
 import subprocess
 
 import pytest
-from conftest import BINARY, DEMO_MODEL
+from conftest import BINARY, DEMO_MODEL, ROOT
 
 DEMO_FILE = next(DEMO_MODEL.glob("*.gguf"), pathlib.Path("missing"))
 
@@ -120,3 +121,10 @@ def test_bad_folders(tmp_path):
     assert_fails_with_one_line(run("serve", "--model", tmp_path), "config.json")
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["NoSuchForCausalLM"], "model_type": "no_such"}))
     assert_fails_with_one_line(run("serve", "--model", tmp_path), "NoSuchForCausalLM")
+
+
+def test_a_chat_template_that_cannot_be_used(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "tests" / "goldens" / "qwen3", model)
+    (model / "chat_template.jinja").write_text("fine\n{% if %}")
+    assert_fails_with_one_line(run("serve", "--model", model), str(model), "chat template", "line 2")
