@@ -15,7 +15,10 @@ double seconds_between(int64_t from_ns, int64_t to_ns) {
 
 ApiError engine_error(const Status& status) {
   ApiError error = from_status(status);
-  if (status.code() == StatusCode::kTooLarge) error.http_status = 400;       // the request's lengths, not its body
+  if (status.code() == StatusCode::kTooLarge) {  // the request's lengths, not its body
+    error.http_status = 400;
+    error.code = "context_length_exceeded";
+  }
   if (status.code() == StatusCode::kCancelled) error.http_status = 503;      // not by this client: the engine stopped
   return error;
 }

@@ -45,6 +45,10 @@ void FakeEngine::admit() {
   const bool idle = rows_.empty() && waiting_.empty();
   for (auto& request : queue_.take(std::chrono::microseconds(idle ? 1000 : 0))) {
     open_.fetch_add(1);
+    if (request->prompt_ids.size() > pool_tokens) {
+      finish(*request, FinishReason::kError, Status(StatusCode::kTooLarge, "the prompt is larger than the KV pool"));
+      continue;
+    }
     waiting_.push_back(std::move(request));
   }
   for (auto it = waiting_.begin(); it != waiting_.end();) {

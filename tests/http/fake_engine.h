@@ -28,6 +28,7 @@ class FakeEngine {
   std::atomic<bool> hung{false};        // the loop stands still: no heartbeat, no token
   std::atomic<bool> admitting{true};    // false: requests stay in the waiting line
   std::atomic<bool> fail_all{false};    // every request ends with kInternal
+  std::atomic<size_t> pool_tokens{SIZE_MAX};  // longer prompts are refused with kTooLarge, as by the scheduler
 
   // What happened.
   std::atomic<int> num_started{0}, num_cancelled{0}, num_finished{0};

@@ -66,6 +66,17 @@ TEST(Ctx1, a_hopeless_prompt_is_refused_without_tokenizing_it) {
   EXPECT_EQ(answer.error["code"], "context_length_exceeded");
 }
 
+TEST(Ctx1, a_prompt_that_no_pool_holds_is_refused_by_the_engine_and_waits_for_nothing) {
+  ServerFixture fixture;
+  fixture.engine.pool_tokens = 100;
+  const Answer answer = fixture.ask_both(completion(101, {{"max_tokens", 1}}), "/v1/completions");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.error["type"], "invalid_request_error");
+  EXPECT_EQ(answer.error["code"], "context_length_exceeded");
+  EXPECT_NE(answer.error["message"].get<std::string>().find("KV pool"), std::string::npos);
+  EXPECT_EQ(fixture.ask(completion(100, {{"max_tokens", 1}}), "/v1/completions").status, 200);
+}
+
 TEST(Ctx1, refusals_do_not_touch_a_running_stream) {
   ServerFixture fixture;
   fixture.engine.step_us = 1000;
