@@ -150,6 +150,7 @@ int run_serve(const ServeConfig& config) {
   model.max_token_bytes = measure_tokens(*(*text)->tokenizer);
   model.created_s = std::time(nullptr);
   (*host)->start();
+  server.set_flush_cache([&engine = **host] { engine.flush_cache(); });
   server.set_model(std::move(model));
   std::printf("ready            http://%s:%d (API at /v1, health at /health, metrics at /metrics)\n",
               config.http.host.c_str(), *port);

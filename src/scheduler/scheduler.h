@@ -77,7 +77,7 @@ class Scheduler {
 
   // Ends every request with `error` (engine failure).
   void fail_all(const Status& error);
-  // Drops all cached prefixes that nobody uses (for an operator; no route calls it yet).
+  // Drops all cached prefixes that nobody uses (POST /flush_cache).
   void flush_cache();
 
   bool idle() const;  // nothing waiting, running or in flight

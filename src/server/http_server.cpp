@@ -9,6 +9,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/test_fault.h"
 #include "server/generation.h"
@@ -116,6 +117,7 @@ struct HttpServer::Impl {
   EngineStatus& status;
   Metrics metrics;
   SeedSource seeds;
+  std::function<void()> flush_cache;                                            // set before `model`
   std::atomic<int> active{0};
   std::atomic<bool> draining{false};
   std::atomic<int64_t> work_since_ns{0};
@@ -192,6 +194,10 @@ void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
 
 void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard) {
   const auto served = current_model();
+  if (request.path == "/flush_cache") {
+    flush_cache();
+    return send(exchange, json_response({{"status", "ok"}}));
+  }
   if (request.path == "/tokenize" || request.path == "/detokenize") {
     auto result = request.path == "/tokenize" ? tokenize(*served, request) : detokenize(*served, request);
     return send(exchange, result ? json_response(*result) : to_response(result.error()));
@@ -281,6 +287,12 @@ Expected<uint16_t> HttpServer::start() {
     impl_->timeouts = std::thread([this] { impl_->watch_timeouts(); });
   }
   return port;
+}
+
+void HttpServer::set_flush_cache(std::function<void()> flush_cache) {
+  std::lock_guard lock(impl_->mutex);
+  CHECK(!impl_->model);  // no request reads it yet
+  impl_->flush_cache = std::move(flush_cache);
 }
 
 void HttpServer::set_model(ServedModel model) {

@@ -3,7 +3,7 @@
 // GET  /health                200 only when requests are admitted and the engine makes progress; else 503 with the reason
 //      /metrics               Prometheus text, at all times
 //      /v1/models[/ID]        503 until the model can answer
-// POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize
+// POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /flush_cache
 // With an API key all but /health and /metrics ask for it.
 //
 // The port is open while the model loads (/health says "loading", 503). After drain() has begun, /health is 503 and new
@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/engine_status.h"
@@ -33,6 +34,9 @@ class HttpServer {
 
   // The model has been read. Requests are admitted from now on whenever the engine's state is kReady.
   void set_model(ServedModel model);
+
+  // What POST /flush_cache calls, from any thread; before set_model. It must outlive stop().
+  void set_flush_cache(std::function<void()> flush_cache);
 
   // Stops admitting at once; returns true when every running request has ended by itself within `limit`. Otherwise those
   // left get an error (an event once they stream, 503 before) and are cancelled.

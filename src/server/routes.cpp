@@ -9,7 +9,8 @@ namespace tailrace {
 namespace {
 
 constexpr std::string_view kGet[] = {"/health", "/metrics", "/v1/models"};
-constexpr std::string_view kPost[] = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"};
+constexpr std::string_view kPost[] = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize",
+                                      "/flush_cache"};
 
 }  // namespace
 

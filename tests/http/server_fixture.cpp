@@ -74,6 +74,7 @@ void ServerFixture::load() {
   model.context_length = options_.context_length;
   model.vocab_size = text.vocab_size;
   model.max_running_requests = options_.slots;
+  server->set_flush_cache([this] { num_flushes.fetch_add(1); });
   server->set_model(std::move(model));
   engine.start();
 }

@@ -62,6 +62,7 @@ class ServerFixture {
   RequestQueue queue;
   EngineStatus status;
   FakeEngine engine;
+  std::atomic<int> num_flushes{0};
   std::unique_ptr<HttpServer> server;
 
  private:

@@ -66,6 +66,17 @@ TEST(Server, models_tokenize_detokenize) {
   EXPECT_EQ(Json::parse(fixture.post("/tokenize", chat_body("abc")).body)["count"], 1);
 }
 
+TEST(Server, flush_cache_reaches_the_engine_and_asks_for_the_key) {
+  FixtureOptions options;
+  options.config.http.api_key = "secret";
+  ServerFixture fixture(options);
+  EXPECT_EQ(fixture.post("/flush_cache", Json::object()).status, 401);
+  EXPECT_EQ(fixture.num_flushes.load(), 0);
+  EXPECT_EQ(http_post(fixture.port(), "/flush_cache", "", "Authorization: Bearer secret\r\n").status, 200);
+  EXPECT_EQ(fixture.num_flushes.load(), 1);
+  EXPECT_EQ(http_get(fixture.port(), "/flush_cache", "Authorization: Bearer secret\r\n").status, 405);
+}
+
 TEST(Server, unknown_paths_and_methods) {
   ServerFixture fixture;
   EXPECT_EQ(http_get(fixture.port(), "/v2/nothing").status, 404);
