@@ -38,7 +38,7 @@ struct Fixture {
     listener = std::make_unique<HttpListener>(
         options, handler,
         HttpHeadRules{.refuse = refuse,
-                                .always_answered = [](const HttpRequest& head) { return head.path == "/echo"; }});
+                                .always_answered = [](const HttpRequest& head) { return head.path == "/echo" || head.path == "/kept"; }});
     auto started = listener->start();
     EXPECT_TRUE(started.has_value());
     port = *started;
@@ -277,14 +277,18 @@ TEST(HttpListener, reserved_connections_are_few_and_free_themselves) {
   HttpConnection one(fixture.port);
   one.send_request("GET", "/hold");
   fixture.wait_held();
-  std::vector<std::unique_ptr<HttpConnection>> silent;
-  for (int i = 0; i < 16; ++i) silent.push_back(std::make_unique<HttpConnection>(fixture.port));
-  for (int i = 0; i < 10000 && fixture.listener->num_connections() < 17; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::vector<std::unique_ptr<HttpConnection>> reserved;
+  for (int i = 0; i < 16; ++i) {
+    reserved.push_back(std::make_unique<HttpConnection>(fixture.port));
+    reserved.back()->send_request("GET", "/kept");
   }
+  fixture.wait_held(17);
   HttpConnection beyond(fixture.port);
   EXPECT_EQ(beyond.read_reply().status, 503);  // without being asked
-  for (auto& connection : silent) EXPECT_TRUE(connection->wait_closed());
+  for (int i = 2; i <= 17; ++i) fixture.wait_held(i)->respond({});
+  for (auto& connection : reserved) EXPECT_TRUE(connection->wait_closed());
+  HttpConnection silent(fixture.port);
+  EXPECT_TRUE(silent.wait_closed());  // soon: others want its place
   HttpConnection probe(fixture.port);
   probe.send_request("GET", "/echo");
   EXPECT_EQ(probe.read_reply().status, 200);
@@ -347,9 +351,7 @@ TEST(HttpListener, promised_bodies_take_nothing) {
 }
 
 TEST(HttpListener, the_budget_comes_back_whatever_ends_a_request) {
-  HttpOptions options = two_bodies();
-  options.body_timeout_s = 1;
-  Fixture fixture(options);
+  Fixture fixture(two_bodies());
   {
     HttpConnection held(fixture.port), leaving(fixture.port);
     held.send_raw(part_of_body(kBody));
@@ -360,9 +362,7 @@ TEST(HttpListener, the_budget_comes_back_whatever_ends_a_request) {
   EXPECT_TRUE(fixture.wait_body_bytes(kBody));  // its client left, but the handler has the body still
   fixture.drop_bodies();
   EXPECT_TRUE(fixture.wait_body_bytes(0));
-  HttpConnection slow(fixture.port), large(fixture.port);
-  slow.send_raw(part_of_body(kBody / 2));
-  EXPECT_EQ(slow.read_reply().status, 408);
+  HttpConnection large(fixture.port);
   large.send_raw("POST /hold HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n50000\r\n" + std::string(0x50000, 'x'));
   EXPECT_EQ(large.read_reply().status, 413);
   EXPECT_TRUE(fixture.wait_body_bytes(0));
@@ -371,6 +371,16 @@ TEST(HttpListener, the_budget_comes_back_whatever_ends_a_request) {
     connection.send_request("POST", "/echo", std::string(kBody, 'x'));
     EXPECT_EQ(connection.read_reply().status, 200);
   }
+}
+
+TEST(HttpListener, the_budget_comes_back_from_a_body_that_never_ends) {
+  HttpOptions options = two_bodies();
+  options.body_timeout_s = 1;
+  Fixture fixture(options);
+  HttpConnection slow(fixture.port);
+  slow.send_raw(part_of_body(kBody / 2));
+  EXPECT_EQ(slow.read_reply().status, 408);
+  EXPECT_TRUE(fixture.wait_body_bytes(0));
 }
 
 TEST(HttpListener, absolute_form_targets) {
