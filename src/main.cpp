@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/tune.h"
 #include "run.h"
 #include "server/chat_client.h"
 #include "server/config.h"
@@ -36,6 +37,12 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (const auto* inspect = std::get_if<InspectConfig>(&*command)) return run_inspect(*inspect);
+  if (const auto* tune = std::get_if<TuneConfig>(&*command)) {
+    const Status tuned = run_tune({.device_index = tune->gpu, .model = tune->model, .out = tune->out});
+    if (tuned.ok()) return 0;
+    std::fprintf(stderr, "tailrace: %s\n", tuned.message().c_str());
+    return kExitBadInput;
+  }
   if (const auto* chat = std::get_if<ChatConfig>(&*command)) return run_chat(*chat);
   return run_serve(std::get<ServeConfig>(*command));
 }

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "engine/tune.h"
 #include "ids/compare.h"
 #include "ids/contracts.h"
 #include "ids/engine_client.h"
@@ -87,6 +88,10 @@ int main(int argc, char** argv) {
   if (!options) return bad_input(options.error());
   if (!options->has_value()) return 0;
   IdsOptions& o = **options;
+  if (o.tune) {
+    const Status tuned = run_tune({.device_index = o.setup.device_index, .model = o.setup.model_path, .out = o.tune_out});
+    return tuned.ok() ? 0 : bad_input(tuned);
+  }
   if (!o.compare && !o.contracts && !o.idle_table) return run(o);
   auto good = o.compare ? run_compare(o) : o.contracts ? run_contracts(o) : run_idle_table(o);
   if (!good) return bad_input(good.error());

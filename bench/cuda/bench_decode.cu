@@ -2,7 +2,7 @@
 //   bench_decode [check|bench|all]
 #include <string>
 
-#include "attention_launch.h"
+#include "kernels/cuda/attention_launch.h"
 
 using namespace tailrace;
 using namespace tailrace::cuda;

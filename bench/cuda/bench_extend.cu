@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "attention_launch.h"
+#include "kernels/cuda/attention_launch.h"
 
 using namespace tailrace;
 using namespace tailrace::cuda;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "attention_launch.h"
+#include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_portable.h"
 
 using namespace tailrace;

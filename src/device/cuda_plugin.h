@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "device/call_watch.h"
@@ -14,6 +16,8 @@ namespace tailrace {
 
 class Backend;
 struct BackendOptions;
+struct TuneShape;
+struct TuningTable;
 
 struct CudaDeviceOptions {
   int index = 0;
@@ -30,6 +34,9 @@ struct CudaPlugin {
   std::unique_ptr<Backend> (*create_backend)(Device& device, const BackendOptions& options);
   // See CallWatch; kUnavailable where CUPTI cannot be loaded or another tool holds it.
   Expected<std::unique_ptr<CallWatch>> (*watch_calls)();
+  // See kernels/cuda/attention_tune.h.
+  Expected<TuningTable> (*tune)(Device& device, const std::vector<TuneShape>& shapes,
+                                const std::function<void(const std::string&)>& print);
 };
 inline constexpr const char* kCudaPluginFile = "libtailrace_cuda.so";
 

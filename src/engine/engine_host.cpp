@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "device/cuda_plugin.h"
 #include "engine/calibrate.h"
+#include "engine/tuning_file.h"
 #include "kernels/cuda_abi.h"
 #include "model/model_tensors.h"
 
@@ -17,9 +18,14 @@ struct Machine {
   std::unique_ptr<Backend> backend;
 };
 
-Expected<Machine> make_cuda_machine(const EngineSetup& setup, const BackendOptions& options) {
+Expected<Machine> make_cuda_machine(const EngineSetup& setup, BackendOptions options) {
   auto plugin = load_cuda_plugin(cuda_plugin_abi());
   if (!plugin) return fail(plugin.error());
+  const auto gpu = (*plugin)->probe({.index = setup.device_index});
+  if (!gpu) return fail(gpu.error());
+  auto tuning = find_tuning(*gpu);
+  if (!tuning) return fail(tuning.error());
+  options.tuning = std::move(*tuning);
   auto device = (*plugin)->create_device({.index = setup.device_index});
   if (!device) return fail(device.error());
   auto backend = (*plugin)->create_backend(**device, options);

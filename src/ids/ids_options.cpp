@@ -19,8 +19,7 @@ struct Overrides {
 void add_engine_flags(CLI::App& app, IdsOptions& o, Overrides& over) {
   EngineSetup& setup = o.setup;
   app.add_option("--model", setup.model_path,
-                 ".gguf file, Hugging Face directory, or with --dummy a directory with a config.json")
-      ->required();
+                 ".gguf file, Hugging Face directory, or with --dummy a directory with a config.json");
   app.add_flag("--dummy", setup.dummy_weights, "random weights: config.json is enough");
   app.add_option("--device", over.device, "auto: a GPU where this build can use one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
@@ -68,6 +67,8 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_option("--contract-steps", o.contract_steps, "decode steps of --contracts without arrivals (default 10000)")
       ->check(CLI::Range(64, 1 << 20));
   app.add_flag("--idle-table", o.idle_table, "the device's idle time between steps, for each --debug-staging");
+  app.add_flag("--tune", o.tune, "measures the GPU's tuning table, for --model's attention or a built-in list's, and writes it");
+  app.add_option("--out", o.tune_out, "of --tune (default: the GPU's name .json)")->option_text("FILE");
   app.add_option("--tolerance", o.tolerance, "of a logit, for --compare (default 0.1)")->check(CLI::Range(0.0, 10.0));
 }
 
@@ -111,14 +112,19 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   } catch (const CLI::Error& error) {
     return fail(StatusCode::kInvalidArgument, std::string(error.what()) + " (tailrace_ids --help)");
   }
+  if (!o.tune && o.setup.model_path.empty())
+    return fail(StatusCode::kInvalidArgument, "--model is required (tailrace_ids --help)");
+  if (o.compare + o.contracts + o.idle_table + o.tune > 1)
+    return fail(StatusCode::kInvalidArgument, "--compare, --contracts, --idle-table, --tune: one at a time");
+  if (!o.tune && !o.tune_out.empty()) return fail(StatusCode::kInvalidArgument, "--out is of --tune");
+  if (o.tune && over.device == "cpu") return fail(StatusCode::kInvalidArgument, "--tune is of a GPU: leave --device cpu out");
   if (o.compare && o.temperature > 0)
     return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
-  if (o.compare + o.contracts + o.idle_table > 1)
-    return fail(StatusCode::kInvalidArgument, "--compare, --contracts, --idle-table: one at a time");
   if ((o.compare || o.contracts || o.idle_table) && (!o.trace.empty() || o.stats || o.print_ids))
     return fail(StatusCode::kInvalidArgument, "--trace, --stats and --print-ids are of a plain run: leave them out");
   if (o.idle_table && o.setup.staging != StagingMode::kDevice)
     return fail(StatusCode::kInvalidArgument, "--idle-table runs every staging: leave --debug-staging out");
+  if (o.tune) return std::optional<IdsOptions>(std::move(o));
   auto device = decide_device(over.device, o.setup.device_index);
   if (!device) return fail(StatusCode::kInvalidArgument, "--device cuda: " + device.error().message());
   o.setup.device_kind = device->kind;

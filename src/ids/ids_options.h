@@ -23,6 +23,8 @@ struct IdsOptions {
   int32_t concurrency = 0;  // requests in the engine at a time; 0: all
   double arrivals_ms = 0;   // between two submissions
   bool print_ids = false, stats = false, compare = false, contracts = false, idle_table = false;
+  bool tune = false;     // --tune: no prompts; see engine/tune.h
+  std::string tune_out;
   int32_t contract_steps = 10000;  // decode steps of --contracts without an arrival
   double tolerance = 0.1;  // of a logit, for --compare: what another order of sums does to activations of 8 or 16 bits
   std::string trace;       // file for a Chrome trace; empty: none

@@ -89,11 +89,13 @@ void print_stats(const WorkloadResult& result, const StepLog& log, const EngineS
   print_requests(result);
   print_steps(log.records(), log.total());
   std::printf(
-      "since ready       %llu host blocks, %llu allocations, %llu mixed steps over the bound, %llu preemptions\n",
+      "since ready       %llu host blocks, %llu allocations, %llu mixed steps over the bound, %llu preemptions, %llu "
+      "rows spared after a stop id\n",
       static_cast<unsigned long long>(status.host_block.total()),
       static_cast<unsigned long long>(status.device_alloc_after_ready.load()),
       static_cast<unsigned long long>(status.mixed_over_budget.load()),
-      static_cast<unsigned long long>(status.preemptions.load()));
+      static_cast<unsigned long long>(status.preemptions.load()),
+      static_cast<unsigned long long>(status.spared_rows.load()));
 }
 
 Status write_trace(const std::string& path, const StepLog& log) {

@@ -12,6 +12,7 @@
 #include "batch/slab.h"
 #include "device/device.h"
 #include "kernels/blocks.h"
+#include "kernels/tuning.h"
 #include "weights/tensor.h"
 
 namespace tailrace {
@@ -29,6 +30,7 @@ struct BackendOptions {
   int kv_splits = 0;        // 0: chosen per step from the work; else fixed (A/B)
   bool fold_decode = false; // --mixed fold: decode rows of mixed steps run through the extend attention kernel
   int max_graph_rows = 64;  // CUDA: decode steps of up to this many rows run as captured graphs (--cuda-graph-max-bs)
+  TuningTable tuning;       // CUDA: of the GPU
 };
 
 // What stays the same from launch to launch.

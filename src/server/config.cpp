@@ -21,6 +21,7 @@ constexpr const char* kUsage =
     "  tailrace serve   --model PATH   serve a Hugging Face directory or a .gguf file\n"
     "  tailrace chat    --model PATH   talk to a model in the terminal (starts a server), or --url http://host:port\n"
     "  tailrace inspect --model PATH   architecture, tensors, memory ledger and fast paths, without loading weights\n"
+    "  tailrace tune                   measure the tuning table of this machine's GPU\n"
     "  tailrace --version\n"
     "\n"
     "`tailrace COMMAND --help` lists a command's options.\n";
@@ -247,23 +248,42 @@ Expected<CommandLine> parse_chat(std::vector<std::string> args) {
   return CommandLine(std::move(config));
 }
 
+Expected<CommandLine> parse_tune(const std::vector<std::string>& args) {
+  CLI::App app("Measures how the attention kernels are best cut on this machine's GPU, and writes the table.", "tailrace tune");
+  TuneConfig config;
+  std::string device = "cuda";
+  app.add_option("--device", device, "cuda")->check(CLI::IsMember({"cuda"}))->option_text("cuda");
+  app.add_option("--gpu", config.gpu, "which GPU, from 0")->check(CLI::Range(0, 1023))->option_text("N");
+  app.add_option("--model,--model-path", config.model, "tune for this model's attention (default: a list of models)")
+      ->option_text("PATH");
+  app.add_option("--out", config.out, "file to write (default: the GPU's name .json, here)")->option_text("FILE");
+  auto help = run_parser(app, args);
+  if (!help) return fail(help.error());
+  if (help->has_value()) return CommandLine(PrintAndExit{**help});
+  if (!config.model.empty()) {
+    if (Status status = check_model_path(config.model); !status.ok()) return fail(status);
+  }
+  return CommandLine(std::move(config));
+}
+
 }  // namespace
 
 Expected<CommandLine> parse_command_line(const std::vector<std::string>& args,
                                          const std::vector<std::string>& environment, const BuildFacts& facts) {
   if (Status status = check_environment(environment); !status.ok()) return fail(status);
   if (args.empty()) {
-    return fail(StatusCode::kInvalidArgument, "say what to do: tailrace serve|chat|inspect ... (tailrace --help)");
+    return fail(StatusCode::kInvalidArgument, "say what to do: tailrace serve|chat|inspect|tune ... (tailrace --help)");
   }
   const std::string& command = args[0];
   const std::vector<std::string> rest(args.begin() + 1, args.end());
   if (command == "serve") return parse_serve(rest, facts, false);
   if (command == "inspect") return parse_serve(rest, facts, true);
   if (command == "chat") return parse_chat(rest);
+  if (command == "tune") return parse_tune(rest);
   if (command == "--help" || command == "-h" || command == "help") return CommandLine(PrintAndExit{kUsage});
   if (command == "--version") return CommandLine(PrintAndExit{"tailrace " + facts.version + "\n"});
   return fail(StatusCode::kInvalidArgument,
-              "unknown command '" + command + "': one of serve, chat, inspect, --version, --help");
+              "unknown command '" + command + "': one of serve, chat, inspect, tune, --version, --help");
 }
 
 }  // namespace tailrace

@@ -1,4 +1,4 @@
-// The command line: every option of serve, chat and inspect, parsed and checked into plain structs.
+// The command line: every option of serve, chat, inspect and tune, parsed and checked into plain structs.
 #pragma once
 
 #include <cstdint>
@@ -89,12 +89,18 @@ struct InspectConfig {
   ServeConfig serve;                 // the same options decide the ledger
 };
 
+struct TuneConfig {
+  int32_t gpu = 0;
+  std::string model;                 // its shapes of attention; empty: a built-in list's
+  std::string out;                   // file; empty: named after the GPU
+};
+
 // --help or --version: the text to print before exiting with 0.
 struct PrintAndExit {
   std::string text;
 };
 
-using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, PrintAndExit>;
+using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, TuneConfig, PrintAndExit>;
 
 // What this build and machine can do; decides which combinations are refused.
 struct BuildFacts {

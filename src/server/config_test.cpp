@@ -224,5 +224,19 @@ TEST(Config, other_commands) {
   EXPECT_FALSE(parse({"frobnicate"}).has_value());
 }
 
+TEST(Config, tune_takes_a_gpu_a_model_and_a_file) {
+  Paths paths;
+  const auto parse = [](const std::vector<std::string>& args) { return parse_command_line(args, {}, {}); };
+  const auto all = std::get<TuneConfig>(*parse({"tune", "--device", "cuda", "--gpu", "1", "--model", paths.model, "--out", "x.json"}));
+  EXPECT_EQ(all.gpu, 1);
+  EXPECT_EQ(all.model, paths.model);
+  EXPECT_EQ(all.out, "x.json");
+  EXPECT_EQ(std::get<TuneConfig>(*parse({"tune"})).model, "");
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"tune", "--device", "cpu"}, {"tune", "--model", "/nowhere"},
+                                                {"tune", "--gpu", "-1"}, {"tune", "--port", "1"}}) {
+    EXPECT_FALSE(parse(wrong).has_value());
+  }
+}
+
 }  // namespace
 }  // namespace tailrace

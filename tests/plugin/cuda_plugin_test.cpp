@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "engine/tune.h"
+#include "engine/tuning_file.h"
 #include "kernels/cuda_abi.h"
 #include "support/checkpoint_writer.h"
 #include "support/engine_fixture.h"
@@ -47,6 +52,42 @@ TEST(CudaPlugin, the_engine_runs_on_its_device_and_backend) {
   const auto missing = EngineHost::create(setup, queue, status, nullptr);
   ASSERT_FALSE(missing.has_value());
   EXPECT_EQ(missing.error().message(), "there is no stand-in 1");
+}
+
+TEST(CudaPlugin, tune_writes_what_was_measured) {
+  TempDir dir;
+  const std::string out = dir.path() + "/table.json";
+  ASSERT_TRUE(run_tune({.out = out}).ok());
+  const auto table = read_tuning_file(out);
+  ASSERT_TRUE(table.has_value()) << table.error().message();
+  EXPECT_EQ(table->mixed, (TuningEntries<MixedTuning>{{{64, 8, false}, {7, 2, 70}}}));
+  write_random_checkpoint(dir.path(), tiny_gemma3_config(), 5);  // its shapes instead
+  ASSERT_TRUE(run_tune({.model = dir.path(), .out = out}).ok());
+  EXPECT_NE(read_tuning_file(out)->mixed, table->mixed);
+  EXPECT_EQ(run_tune({.device_index = 1, .out = out}).message(), "there is no stand-in 1");
+  EXPECT_NE(run_tune({.model = dir.path() + "/missing", .out = out}).message(), "");
+  EXPECT_NE(run_tune({.out = dir.path() + "/no/such/folder"}).message(), "");
+}
+
+// The table of the GPU's name beside the executable is read at start; a broken one is an error, not ignored.
+TEST(CudaPlugin, a_broken_tuning_table_keeps_the_engine_from_starting) {
+  TempDir dir;
+  write_random_checkpoint(dir.path(), tiny_llama_config(), 5);
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "configs" / "tuning";
+  std::filesystem::create_directories(folder);
+  const std::string path = (folder / "a-stand-in.json").string();
+  std::ofstream(path) << R"({"decode": [{"head_dim": 64, "group": 8, "window": false, "chunks_per_cta": 99, "plenty_tiles": 8}]})";
+  EngineSetup setup = test_setup(dir.path());
+  setup.device_kind = "cuda";
+  RequestQueue queue(1);
+  EngineStatus status;
+  const auto host = EngineHost::create(setup, queue, status, nullptr);
+  const auto report = inspect_model(setup);
+  std::filesystem::remove(path);
+  ASSERT_FALSE(host.has_value());
+  EXPECT_EQ(host.error().message(), path + ": decode[0].chunks_per_cta: 99 is not within 1..8");
+  EXPECT_FALSE(report.has_value());
+  EXPECT_TRUE(inspect_model(setup).has_value());
 }
 
 }  // namespace

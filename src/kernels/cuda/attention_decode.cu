@@ -556,16 +556,12 @@ int decode_ctas(int head_dim, int group) {
   return dispatch(head_dim, group, [=]<int D, int ROWS>() { return resident_ctas<D, ROWS>(); });
 }
 
-bool decode_beside_extend(int head_dim, int extend_tiles, int num_sms) {
-  return padded_dim(head_dim) != 128 || extend_tiles >= num_sms;
-}
-
-int mixed_decode_ctas(int head_dim, int group) {
+MixedTuning mixed_defaults(int head_dim, int group) {
   int device = 0, sms = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   const int dim = padded_dim(head_dim), resident = decode_ctas(head_dim, group);
-  return std::min(resident, dim == 64 ? sms : sms / 2);
+  return {.decode_ctas = std::min(resident, dim == 64 ? sms : sms / 2), .chunks_per_cta = 2, .beside_tiles = dim == 128 ? sms : 0};
 }
 
 cudaError_t run_decode(const DecodeParams& p, int ctas, cudaStream_t stream) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "batch/batch.h"
+#include "kernels/tuning.h"
 
 namespace tailrace::cuda {
 
@@ -32,20 +33,18 @@ struct DecodePlan {
 };
 inline constexpr int kMaxLaunches = 256;  // attention launches of one step that share a plan
 inline constexpr int kMaxPlanRows = 2048;
-inline constexpr int kChunksPerCta = 2;   // aimed at with plenty of work: fewer leave slow SMs behind, more pay for joins
-inline constexpr int kPlentyTiles = 8;    // tiles a CTA; with less, one chunk a CTA
 inline constexpr int kUnsplitBlocks = 3;  // a unit this short is one chunk: its merge would cost more than its tiles
 inline constexpr size_t kTicketsAt = 64, kRowFirstAt = kTicketsAt + 4 * kMaxLaunches;
 inline constexpr size_t kChunksAt = kRowFirstAt + 4 * (kMaxPlanRows + 64) / 64 * 64;
-inline int max_decode_chunks(int ctas, int max_units) {
-  return (kChunksPerCta + 1) * ctas + max_units;  // rounding gives a unit at most one chunk more than its share
+inline int max_decode_chunks(int ctas, int max_units, int chunks_per_cta) {
+  return (chunks_per_cta + 1) * ctas + max_units;  // rounding gives a unit at most one chunk more than its share
 }
 inline size_t decode_plan_bytes(int max_chunks) { return kChunksAt + sizeof(DecodeChunk) * max_chunks; }
 
 // Writes the plan of rows [0, num_rows) on the device: once per step and KV group. An idle row gets no chunk, and no output. ctas: decode_ctas (or fewer). splits: 0, or
 // the chunks that every unit is cut into (A/B), as far as it has blocks.
 void plan_decode(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* block_table, int64_t table_stride,
-                 int kv_heads, int window, int ctas, int splits, cudaStream_t stream);
+                 int kv_heads, int window, int ctas, int splits, const DecodeTuning& tuning, cudaStream_t stream);
 
 struct DecodeParams {
   const __nv_bfloat16* q;      // [rows][q_heads][head_dim]
@@ -71,13 +70,11 @@ struct DecodeParams {
 // CTAs of this head_dim that the device holds at once: the grid, since CTAs wait for each other's partials. Beside another kernel
 // some of them start late; that is safe as long as the other's CTAs wait for nothing of this launch, as extend's do.
 int decode_ctas(int head_dim, int group);
-// Whether decode and an extend launch of so many tiles (of all KV heads) are quicker together than in turn. At head_dim 128 half
-// of the SMs read at two thirds of the speed, and a few tiles beside the whole grid delay it (398 us against 372, Llama, 256 tokens).
-bool decode_beside_extend(int head_dim, int extend_tiles, int num_sms);
-// The grid of a launch beside extend, and of the plan it then needs: at head_dim 64 a CTA an SM, beside one of extend's; else half
-// of the SMs, which still read at nearly full speed. Its CTAs must be in place before extend's: launch it on the stream that both
-// wait for, extend on a second one.
-int mixed_decode_ctas(int head_dim, int group);
+// How decode runs beside extend where no table says it. The grid: at head_dim 64 a CTA an SM, beside one of extend's; else half of
+// the SMs, which still read at nearly full speed. Its CTAs must be in place before extend's: launch it on the stream that both wait
+// for, extend on a second one. At head_dim 128 half of the SMs read at two thirds of the speed, and a few tiles beside the whole grid
+// delay it (398 us against 372, Llama, 256 tokens): those run in turn.
+MixedTuning mixed_defaults(int head_dim, int group);
 size_t decode_partial_out_bytes(int head_dim, int max_chunks);
 
 // kUnsupported shapes are refused at boot by decode_supported.

@@ -8,11 +8,11 @@ namespace {
 
 constexpr AttentionPath kHopper{.decode = "own kernel, bulk copies",
                                 .extend = "wgmma, paged",
+                                .tuned = true,
                                 .supported = decode_supported,
                                 .prepare = prepare_extend,
                                 .decode_ctas = decode_ctas,
-                                .beside_extend = decode_beside_extend,
-                                .mixed_decode_ctas = mixed_decode_ctas,
+                                .mixed_defaults = mixed_defaults,
                                 .run_decode = run_decode,
                                 .extend_tile_rows = extend_tile_rows,
                                 .extend_split = extend_split,
@@ -20,16 +20,16 @@ constexpr AttentionPath kHopper{.decode = "own kernel, bulk copies",
                                 .run_extend = run_extend_hopper};
 
 // No CTA waits for another and no tile is cut: the kernels' grids beside each other are as they are alone.
-bool always_beside(int, int, int) { return true; }
+MixedTuning always_beside(int head_dim, int group) { return {.decode_ctas = portable_decode_ctas(head_dim, group), .chunks_per_cta = 2, .beside_tiles = 0}; }
 ExtendSplit never_split(int, int, int64_t, int, int, bool) { return {}; }
 
 constexpr AttentionPath kPortable{.decode = "own kernel, portable (cp.async, mma.sync)",
                                   .extend = "portable (cp.async, mma.sync), paged",
+                                  .tuned = false,
                                   .supported = portable_attention_supported,
                                   .prepare = prepare_portable_attention,
                                   .decode_ctas = portable_decode_ctas,
-                                  .beside_extend = always_beside,
-                                  .mixed_decode_ctas = portable_decode_ctas,
+                                  .mixed_defaults = always_beside,
                                   .run_decode = run_decode_portable,
                                   .extend_tile_rows = portable_extend_tile_rows,
                                   .extend_split = never_split,

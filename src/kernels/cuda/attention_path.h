@@ -11,11 +11,11 @@ namespace tailrace::cuda {
 struct AttentionPath {
   const char* decode;  // what the boot log says of the kernels
   const char* extend;
+  bool tuned;  // tuning tables are of these kernels
   bool (*supported)(int head_dim, int q_heads, int kv_heads);
   cudaError_t (*prepare)(int head_dim);
   int (*decode_ctas)(int head_dim, int group);
-  bool (*beside_extend)(int head_dim, int extend_tiles, int num_sms);
-  int (*mixed_decode_ctas)(int head_dim, int group);
+  MixedTuning (*mixed_defaults)(int head_dim, int group);
   cudaError_t (*run_decode)(const DecodeParams& params, int ctas, cudaStream_t stream);
   int (*extend_tile_rows)(int head_dim);
   ExtendSplit (*extend_split)(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode);

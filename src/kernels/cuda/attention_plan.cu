@@ -14,7 +14,7 @@ __device__ __forceinline__ int chunks_of(int blocks, int64_t length) {
 
 // One CTA: the step's tiles are summed, which gives the length of a chunk; a scan places the rows; the chunks are written out.
 __global__ void __launch_bounds__(1024) plan_kernel(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* table,
-                                                    int64_t stride, int kv_heads, int window, int ctas, int splits) {
+                                                    int64_t stride, int kv_heads, int window, int ctas, int splits, DecodeTuning tuning) {
   __shared__ int32_t first[kMaxPlanRows + 1];
   __shared__ int32_t sums[1024];
   __shared__ unsigned long long tiles;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(1024) plan_kernel(DecodePlan* plan, const Batc
     atomicAdd(&tiles, static_cast<unsigned long long>(kv_heads) * visible_blocks(rows[r].kv_len, window));
   }
   __syncthreads();
-  const int64_t share = static_cast<int64_t>(tiles) < kPlentyTiles * int64_t{ctas} ? ctas : kChunksPerCta * int64_t{ctas};
+  const int64_t share = static_cast<int64_t>(tiles) < tuning.plenty_tiles * int64_t{ctas} ? ctas : tuning.chunks_per_cta * int64_t{ctas};
   const int64_t length = (static_cast<int64_t>(tiles) + share - 1) / share;
 
   int base = 0;
@@ -86,8 +86,8 @@ size_t decode_partial_out_bytes(int head_dim, int max_chunks) {
 }
 
 void plan_decode(DecodePlan* plan, const BatchRow* rows, int num_rows, const int32_t* block_table, int64_t table_stride,
-                 int kv_heads, int window, int ctas, int splits, cudaStream_t stream) {
-  plan_kernel<<<1, 1024, 0, stream>>>(plan, rows, num_rows, block_table, table_stride, kv_heads, window, ctas, splits);
+                 int kv_heads, int window, int ctas, int splits, const DecodeTuning& tuning, cudaStream_t stream) {
+  plan_kernel<<<1, 1024, 0, stream>>>(plan, rows, num_rows, block_table, table_stride, kv_heads, window, ctas, splits, tuning);
 }
 
 }  // namespace tailrace::cuda

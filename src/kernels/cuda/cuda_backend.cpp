@@ -81,6 +81,8 @@ class CudaBackend : public Backend {
   };
 
   Expected<CudaShape> shape_of(const BlockList& blocks, const StepLimits& limits) const;
+  // What the tuning table says of the group's shape, or the defaults.
+  Status tune(GroupShape& group) const;
   Status prepare_gemms();
   Status capture(int rows, cudaStream_t stream);
   void queue_step(const StepShape& step, cudaStream_t stream);
@@ -96,11 +98,16 @@ class CudaBackend : public Backend {
   // Whether group g's decode and extend attention run side by side in this step; decode then leaves extend room.
   bool beside(const StepShape& step, int g) const {
     return step.num_decode_rows > 0 && !step.decode_only() &&
-           attention_.beside_extend(shape_.groups[g].head_dim, step.extend_tiles[g] * shape_.groups[g].kv_heads, device_.sm_count());
+           step.extend_tiles[g] * shape_.groups[g].kv_heads >= shape_.groups[g].mixed.beside_tiles;
   }
   int decode_grid(const StepShape& step, int g) const {
     const GroupShape& group = shape_.groups[g];
-    return beside(step, g) ? group.mixed_decode_ctas : group.decode_ctas;
+    return beside(step, g) ? group.mixed.decode_ctas : group.decode_ctas;
+  }
+  DecodeTuning decode_tuning(const StepShape& step, int g) const {
+    DecodeTuning tuning = shape_.groups[g].decode;
+    if (beside(step, g)) tuning.chunks_per_cta = shape_.groups[g].mixed.chunks_per_cta;
+    return tuning;
   }
   static bool narrow(const StepShape& step) { return step.num_tokens <= kMaxLinearTokens; }
   void linear(LinearParams params, cudaStream_t stream) { CUDA_CHECK(run_linear(params, device_.sm_count(), stream)); }
@@ -174,11 +181,23 @@ Expected<CudaShape> CudaBackend::shape_of(const BlockList& blocks, const StepLim
     GroupShape& group = s.groups[g];
     device_.make_current();
     group.decode_ctas = attention_.decode_ctas(group.head_dim, group.gqa_ratio());
-    group.mixed_decode_ctas = attention_.mixed_decode_ctas(group.head_dim, group.gqa_ratio());
+    if (Status status = tune(group); !status.ok()) return fail(status);
     const int units = limits.max_rows * group.kv_heads;
-    group.max_chunks = std::max(max_decode_chunks(group.decode_ctas, units), units * options_.kv_splits);
+    group.max_chunks = std::max({max_decode_chunks(group.decode_ctas, units, group.decode.chunks_per_cta),
+                                 max_decode_chunks(group.mixed.decode_ctas, units, group.mixed.chunks_per_cta), units * options_.kv_splits});
   }
   return s;
+}
+
+Status CudaBackend::tune(GroupShape& group) const {
+  const TuningTable table = attention_.tuned ? options_.tuning : TuningTable{};
+  const TuningKey key{.head_dim = padded_dim(group.head_dim), .group = group.gqa_ratio() <= 8 ? 8 : 16, .window = group.window > 0};
+  group.decode = tuning_for(table.decode, key, DecodeTuning{});
+  group.mixed = tuning_for(table.mixed, key, attention_.mixed_defaults(group.head_dim, group.gqa_ratio()));
+  if (group.mixed.decode_ctas <= group.decode_ctas) return {};
+  return {StatusCode::kInvalidArgument, table.source + ": mixed.decode_ctas of head_dim " + std::to_string(key.head_dim) + ": " +
+                                            std::to_string(group.mixed.decode_ctas) + ", but the GPU holds " +
+                                            std::to_string(group.decode_ctas) + " CTAs of that kernel at once"};
 }
 
 Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) {
@@ -308,7 +327,7 @@ void CudaBackend::queue_blocks(const StepShape& step, cudaStream_t stream) {
     if (step.num_decode_rows == 0) continue;
     const KvGroupView& kv = binding_.batch.groups[g];
     plan_decode(scratch_->groups[g].plan, binding_.targets.rows, step.num_decode_rows, kv.block_table, kv.table_stride,
-                shape_.groups[g].kv_heads, shape_.groups[g].window, decode_grid(step, g), options_.kv_splits, stream);
+                shape_.groups[g].kv_heads, shape_.groups[g].window, decode_grid(step, g), options_.kv_splits, decode_tuning(step, g), stream);
   }
   for (size_t i = 0; i < blocks_->size(); ++i) {
     std::visit([&](const auto& block) { run(block, step, i, stream); }, (*blocks_)[i]);
@@ -476,6 +495,7 @@ std::vector<std::string> CudaBackend::decisions() const {
           "projections of more tokens: cuBLASLt in bf16; quantised matrices are widened into scratch, one at a time",
           std::string("attention decode: ") + attention_.decode + ", " + (options_.kv_splits > 0 ? std::to_string(options_.kv_splits) + " splits (fixed)" : std::string("splits planned on the device from effective lengths")),
           std::string("attention extend: ") + attention_.extend + (options_.fold_decode ? "; decode rows of mixed steps too (mixed fold)" : "; beside the decode kernel in mixed steps"),
+          "attention tuning: " + (attention_.tuned ? options_.tuning.source : std::string("built-in defaults, which these kernels have alone")),
           "decode steps: captured graphs of " + (sizes.empty() ? "no size" : sizes + " rows")};
 }
 

@@ -18,7 +18,9 @@ namespace tailrace::cuda {
 // Attention of one KV group: one shape, so one plan a step.
 struct GroupShape {
   int32_t q_heads = 0, kv_heads = 0, head_dim = 0, window = 0;
-  int32_t decode_ctas = 0, mixed_decode_ctas = 0, max_chunks = 0;
+  int32_t decode_ctas = 0, max_chunks = 0;
+  DecodeTuning decode;
+  MixedTuning mixed;
   int32_t gqa_ratio() const { return q_heads / kv_heads; }
 };
 

@@ -1,6 +1,7 @@
 // The plugin's one symbol: what the binary gets to see of the CUDA backend.
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/driver_watch.h"
+#include "kernels/cuda/attention_tune.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda_abi.h"
 
@@ -11,7 +12,8 @@ constexpr CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
                              .create_device = create_cuda_device,
                              .probe = probe_cuda_device,
                              .create_backend = create_cuda_backend,
-                             .watch_calls = watch_driver_calls};
+                             .watch_calls = watch_driver_calls,
+                             .tune = tune_attention};
 
 }  // namespace
 }  // namespace tailrace::cuda

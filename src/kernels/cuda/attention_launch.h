@@ -1,9 +1,9 @@
 // The two attention kernels on an AttentionProblem: its first rows decode, the others extend, as in a step.
 #pragma once
 
-#include "attention_problem.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_extend.h"
+#include "kernels/cuda/attention_problem.h"
 
 namespace tailrace::cuda::workbench {
 
@@ -27,15 +27,17 @@ static __global__ void next_epoch_kernel(unsigned long long* epoch) { ++*epoch; 
 // Rows [0, rows) by the decode kernel, planned for `ctas` CTAs.
 struct DecodeRun {
   AttentionProblem& p;
-  int rows, ctas, max_chunks;
+  int rows, ctas;
+  DecodeTuning tuning;
+  int max_chunks;
   Buffer<char> plan;
   Buffer<float> partial_out;
   Buffer<float2> partial_ml;
   Buffer<unsigned long long> done, epoch;
 
-  DecodeRun(AttentionProblem& problem, int rows, int ctas, int splits = 0)
-      : p(problem), rows(rows), ctas(ctas),
-        max_chunks(std::max(max_decode_chunks(ctas, rows * p.c.kv_heads), rows * p.c.kv_heads * splits)),
+  DecodeRun(AttentionProblem& problem, int rows, int ctas, int splits = 0, const DecodeTuning& tuning = {})
+      : p(problem), rows(rows), ctas(ctas), tuning(tuning),
+        max_chunks(std::max(max_decode_chunks(ctas, rows * p.c.kv_heads, tuning.chunks_per_cta), rows * p.c.kv_heads * splits)),
         plan(decode_plan_bytes(max_chunks)), partial_out(decode_partial_out_bytes(p.c.dim, max_chunks) / 4, false),
         partial_ml(max_chunks * 16), done(max_chunks), epoch(1) {
     done.zero();
@@ -46,7 +48,7 @@ struct DecodeRun {
   void make_plan(cudaStream_t s, int splits = 0) {
     next_epoch_kernel<<<1, 1, 0, s>>>(epoch.device);
     plan_decode(reinterpret_cast<DecodePlan*>(plan.device), p.batch.device, rows, p.table.device, p.stride, p.c.kv_heads, p.c.window,
-                ctas, splits, s);
+                ctas, splits, tuning, s);
   }
   DecodeParams params(int layer, float softcap = 0) const {
     return {.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,

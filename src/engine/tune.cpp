@@ -1,0 +1,65 @@
+#include "engine/tune.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "device/cuda_plugin.h"
+#include "engine/tuning_file.h"
+#include "kernels/cuda_abi.h"
+#include "model/model_config.h"
+
+namespace tailrace {
+namespace {
+
+Expected<std::vector<TuneShape>> shapes_of(const std::string& model) {
+  if (model.empty()) {
+    return std::vector<TuneShape>{{"gpt-oss full", 64, 8, 64, 0, true},       {"gpt-oss window 128", 64, 8, 64, 128, true},
+                                  {"Llama 3 8B", 32, 8, 128, 0, false},       {"Qwen3.6 full", 16, 2, 256, 0, false},
+                                  {"Gemma 4 window 1024", 16, 8, 256, 1024, false}, {"Gemma 4 full", 16, 2, 512, 0, false}};
+  }
+  const bool gguf = model.size() > 5 && model.ends_with(".gguf");
+  auto checkpoint = gguf ? Checkpoint::open(model) : Checkpoint::open_config(model);
+  if (!checkpoint) return fail(checkpoint.error());
+  auto config = load_model_config(**checkpoint);
+  if (!config) return fail(config.error());
+  std::vector<int32_t> windows = config->window;
+  std::sort(windows.begin(), windows.end());
+  windows.erase(std::unique(windows.begin(), windows.end()), windows.end());
+  std::vector<TuneShape> shapes;
+  for (const int32_t window : windows) {
+    shapes.push_back({.name = model + (window > 0 ? ", window " + std::to_string(window) : std::string()),
+                      .q_heads = config->q_heads,
+                      .kv_heads = config->kv_heads,
+                      .head_dim = config->head_dim,
+                      .window = window});
+  }
+  return shapes;
+}
+
+}  // namespace
+
+Status run_tune(const TuneOptions& options) {
+  auto shapes = shapes_of(options.model);
+  if (!shapes) return shapes.error();
+  auto plugin = load_cuda_plugin(cuda_plugin_abi());
+  if (!plugin) return plugin.error();
+  const auto name = (*plugin)->probe({.index = options.device_index});
+  if (!name) return name.error();
+  auto device = (*plugin)->create_device({.index = options.device_index});
+  if (!device) return device.error();
+  std::printf("%s: us of each case, and the candidate's time over the best's so far\n", (*device)->description().c_str());
+  const auto print = [](const std::string& line) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  };
+  auto table = (*plugin)->tune(**device, *shapes, print);
+  if (!table) return table.error();
+  const std::string out = options.out.empty() ? tuning_file_name(*name) : options.out;
+  if (Status status = write_tuning_file(out, *name, *table); !status.ok()) return status;
+  std::printf("%s: %zu choices that differ from the defaults; read at start from configs/tuning/%s\n", out.c_str(),
+              table->decode.size() + table->mixed.size(), tuning_file_name(*name).c_str());
+  return {};
+}
+
+}  // namespace tailrace
