@@ -320,7 +320,7 @@ int extend_tile_rows(int head_dim) { return padded_dim(head_dim) > 256 ? 64 : 12
 
 ExtendSplit extend_split(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode) {
   if (tiles == 0 || window > 0) return {};
-  // Beside decode, which takes about half of the CTAs' places (mixed_decode_ctas) for an unknown part of the time, a last wave
+  // Beside decode, which takes about half of the CTAs' places (mixed_defaults) for an unknown part of the time, a last wave
   // cannot be foreseen: only tiles that fill less than one are cut.
   const int held = sms * (padded_dim(head_dim) == 64 ? Config<64>::kMinCtas : 1), resident = beside_decode ? held / 2 : held;
   const double each = static_cast<double>(kv_tiles) / tiles;
