@@ -14,9 +14,12 @@ namespace {
 
 Expected<std::vector<TuneShape>> shapes_of(const std::string& model) {
   if (model.empty()) {
-    return std::vector<TuneShape>{{"gpt-oss full", 64, 8, 64, 0, true},       {"gpt-oss window 128", 64, 8, 64, 128, true},
-                                  {"Llama 3 8B", 32, 8, 128, 0, false},       {"Qwen3.6 full", 16, 2, 256, 0, false},
-                                  {"Gemma 4 window 1024", 16, 8, 256, 1024, false}, {"Gemma 4 full", 16, 2, 512, 0, false}};
+    return std::vector<TuneShape>{{"gpt-oss full", 64, 8, 64, 0, true},
+                                  {"gpt-oss window 128", 64, 8, 64, 128, true},
+                                  {"Llama 3 8B", 32, 8, 128, 0, false},
+                                  {"Qwen3.6 full", 16, 2, 256, 0, false},
+                                  {"Gemma 4 window 1024", 16, 8, 256, 1024, false},
+                                  {"Gemma 4 full", 16, 2, 512, 0, false}};
   }
   const bool gguf = model.size() > 5 && model.ends_with(".gguf");
   auto checkpoint = gguf ? Checkpoint::open(model) : Checkpoint::open_config(model);
@@ -48,7 +51,8 @@ Status run_tune(const TuneOptions& options) {
   if (!name) return name.error();
   auto device = (*plugin)->create_device({.index = options.device_index});
   if (!device) return device.error();
-  std::printf("%s: us of each case, and the candidate's time over the best's so far\n", (*device)->description().c_str());
+  std::printf("%s: us of each case, and a candidate's time over the default's\n",
+              (*device)->description().c_str());
   const auto print = [](const std::string& line) {
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);

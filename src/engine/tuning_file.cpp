@@ -52,9 +52,8 @@ class Reader {
     const std::string name = where + "." + key;
     if (at == entry.end()) return wrong(name, "missing"), 0;
     if (!at->is_number_integer()) return wrong(name, "not a whole number"), 0;
-    const bool inside = at->is_number_unsigned() ? at->get<uint64_t>() <= static_cast<uint64_t>(most) && at->get<int64_t>() >= least
-                                                 : at->get<int64_t>() >= least && at->get<int64_t>() <= most;
-    if (!inside) {
+    const bool huge = at->is_number_unsigned() && at->get<uint64_t>() > static_cast<uint64_t>(most);
+    if (huge || at->get<int64_t>() < least || at->get<int64_t>() > most) {
       wrong(name, at->dump() + " is not within " + std::to_string(least) + ".." + std::to_string(most));
       return 0;
     }
@@ -144,7 +143,8 @@ Expected<TuningTable> find_tuning(const std::string& gpu_name) {
     if (std::filesystem::exists(path, error)) return read_tuning_file(path.string());
   }
   TuningTable none;
-  none.source = "built-in defaults; there is no configs/tuning/" + tuning_file_name(gpu_name) + " (tailrace tune writes one)";
+  none.source = "built-in defaults; there is no configs/tuning/" + tuning_file_name(gpu_name) +
+                " (tailrace tune writes one)";
   return none;
 }
 

@@ -11,10 +11,10 @@ namespace tailrace {
 // "NVIDIA H200" -> "nvidia-h200.json"
 std::string tuning_file_name(const std::string& gpu_name);
 
-// kDataLoss, naming file, key and reason: not JSON, unknown or missing keys, values that no kernel can run, a shape twice.
+// kDataLoss, naming file, key and reason: not JSON, unknown or missing keys, values that no kernel runs, a shape twice.
 Expected<TuningTable> read_tuning_file(const std::string& path);
-// The table of configs/tuning beside the executable or beside its folder; where there is none for this GPU, an empty one, which
-// stands for the built-in defaults. Errors as read_tuning_file's.
+// The table of configs/tuning beside the executable or beside its folder; where there is none for this GPU, an empty
+// one, which stands for the built-in defaults. Errors as read_tuning_file's.
 Expected<TuningTable> find_tuning(const std::string& gpu_name);
 Status write_tuning_file(const std::string& path, const std::string& gpu_name, const TuningTable& table);
 

@@ -1,4 +1,4 @@
-// TuningTable: what the CUDA attention kernels leave to measurement, by kernel and shape. Read at boot, written by `tailrace tune`.
+// TuningTable: what the CUDA attention kernels leave to measurement, by kernel and shape (`tailrace tune`).
 #pragma once
 
 #include <cstdint>

@@ -60,11 +60,13 @@ double step_us(cudaStream_t stream, DecodeRun& decode, int layers, F run, int re
 }
 
 // Decode rows of random length in [low, high], then one chunk of `chunk` tokens over `prefix`.
-inline AttentionCase mixed(const char* name, int q_heads, int kv_heads, int dim, int window, bool sinks, int rows, int low, int high,
-                           int chunk, int prefix, uint64_t seed = 3) {
+inline AttentionCase mixed(const char* name, int q_heads, int kv_heads, int dim, int window, bool sinks, int rows,
+                           int low, int high, int chunk, int prefix, uint64_t seed = 3) {
   AttentionCase c{name, q_heads, kv_heads, dim, window, sinks, {}};
   std::mt19937_64 random(seed);
-  for (int r = 0; r < rows; ++r) c.lens.push_back(low + static_cast<int>(random() % (high - low + 1))), c.q_lens.push_back(1);
+  for (int r = 0; r < rows; ++r) {
+    c.lens.push_back(low + static_cast<int>(random() % (high - low + 1))), c.q_lens.push_back(1);
+  }
   c.lens.push_back(prefix + chunk), c.q_lens.push_back(chunk);
   return c;
 }

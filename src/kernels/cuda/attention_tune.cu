@@ -48,9 +48,14 @@ bool better(const Times& now, const Times& before) {
   return ratio(now, before) < 1 - kLeastGain;
 }
 
+std::string verdict(const Times& after, const Times& before, bool won) {
+  return text("  %.3f%s", ratio(after, before), won ? ", taken" : ", left");
+}
+
 // The quickest candidate, if it is better than the first, which is the default, also when both are measured once more.
 template <typename T, typename Measure>
-T choose(const std::vector<T>& candidates, const Print& print, const std::function<std::string(const T&)>& name, Measure measure) {
+T choose(const std::vector<T>& candidates, const Print& print, const std::function<std::string(const T&)>& name,
+         Measure measure) {
   measure(candidates[0]);  // until clocks are up
   const Times usual = measure(candidates[0]);
   T best = candidates[0];
@@ -63,9 +68,11 @@ T choose(const std::vector<T>& candidates, const Print& print, const std::functi
   if (best == candidates[0]) return best;
   Times before, after;
   bool won = true;
-  for (int i = 0; i < kConfirmations && won; ++i) before = measure(candidates[0]), after = measure(best), won = better(after, before);
+  for (int i = 0; i < kConfirmations && won; ++i) {
+    before = measure(candidates[0]), after = measure(best), won = better(after, before);
+  }
   print("    once more: default                " + join(before));
-  print(text("    %-34s", name(best).c_str()) + join(after) + text("  %.3f%s", ratio(after, before), won ? ", taken" : ", left"));
+  print(text("    %-34s", name(best).c_str()) + join(after) + verdict(after, before, won));
   return won ? best : candidates[0];
 }
 
@@ -80,10 +87,11 @@ struct Bench {
   AttentionProblem problem;
 
   static int layers_for(const AttentionCase& c, double bytes) {
-    const double pool = static_cast<double>(AttentionProblem::total_blocks(c)) * c.kv_heads * kv_tile_values(padded_dim(c.dim)) * 2;
-    return static_cast<int>(std::clamp(bytes / pool + 1, 2.0, 40.0));
+    const double blocks = static_cast<double>(AttentionProblem::total_blocks(c)) * c.kv_heads;
+    return static_cast<int>(std::clamp(bytes / (blocks * kv_tile_values(padded_dim(c.dim)) * 2) + 1, 2.0, 40.0));
   }
-  explicit Bench(const AttentionCase& given, double bytes) : c(given), layers(layers_for(c, bytes)), problem(c, layers, 5) {}
+  explicit Bench(const AttentionCase& given, double bytes)
+      : c(given), layers(layers_for(c, bytes)), problem(c, layers, 5) {}
 };
 using Benches = std::vector<std::unique_ptr<Bench>>;
 
@@ -98,7 +106,9 @@ std::vector<int> between(int rows, int low, int high) {
 Benches decode_benches(const std::vector<TuneShape>& shapes) {
   Benches out;
   for (const TuneShape& s : shapes) {
-    const auto add = [&](std::vector<int> lens) { out.push_back(std::make_unique<Bench>(case_of(s, std::move(lens)), 256e6)); };
+    const auto add = [&](std::vector<int> lens) {
+      out.push_back(std::make_unique<Bench>(case_of(s, std::move(lens)), 256e6));
+    };
     if (s.window > 0) {
       for (int rows : {1, 8, 24, 64, 96}) add(std::vector<int>(rows, 4 * s.window));
       add(between(40, 1, 4 * s.window));
@@ -133,7 +143,7 @@ DecodeTuning tune_decode(const std::vector<TuneShape>& shapes, const Print& prin
   std::vector<DecodeTuning> candidates = {DecodeTuning{}};
   for (int chunks : {1, 2, 3, 4}) {
     for (int plenty : {4, 8, 16, 32, 64}) {
-      if (chunks > 1 || plenty == 8) candidates.push_back({chunks, plenty});  // one chunk a CTA is so with little work and plenty
+      if (chunks > 1 || plenty == 8) candidates.push_back({chunks, plenty});  // with one it is the same whatever is plenty
     }
   }
   return choose<DecodeTuning>(candidates, print, [](const DecodeTuning& t) {
@@ -141,18 +151,25 @@ DecodeTuning tune_decode(const std::vector<TuneShape>& shapes, const Print& prin
   }, measure);
 }
 
-MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning& decode, const Print& print) {
-  int sms = 0;
-  GPU_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+Benches mixed_benches(const std::vector<TuneShape>& shapes) {
   constexpr std::pair<int, int> kRowsAndChunks[] = {{8, 2048}, {32, 2048}, {128, 2048}, {32, 512}, {32, 256}, {32, 64}};
   Benches benches;
   for (const TuneShape& s : shapes) {
     for (const auto& [rows, chunk] : kRowsAndChunks) {
-      benches.push_back(std::make_unique<Bench>(
-          mixed(s.name.c_str(), s.q_heads, s.kv_heads, s.head_dim, s.window, s.sinks, rows, 4096, 16384, chunk, 8192), 128e6));
+      const AttentionCase c =
+          mixed(s.name.c_str(), s.q_heads, s.kv_heads, s.head_dim, s.window, s.sinks, rows, 4096, 16384, chunk, 8192);
+      benches.push_back(std::make_unique<Bench>(c, 128e6));
     }
   }
-  const int dim = shapes[0].head_dim, group = shapes[0].q_heads / shapes[0].kv_heads, resident = decode_ctas(dim, group);
+  return benches;
+}
+
+MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning& decode, const Print& print) {
+  int sms = 0;
+  GPU_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+  const Benches benches = mixed_benches(shapes);
+  const int dim = shapes[0].head_dim, group = shapes[0].q_heads / shapes[0].kv_heads;
+  const int resident = decode_ctas(dim, group);
   TwoStreams streams;
   std::vector<int> tiles;
   for (const auto& b : benches) tiles.push_back(ExtendRun(b->problem, b->c.rows() - 1, {1, 0}).tiles());
@@ -162,7 +179,8 @@ MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning&
     for (const auto& b : benches) {
       const int rows = b->c.rows() - 1;
       ExtendRun chunk(b->problem, rows, ExtendRun(b->problem, rows, {1, 0}).chosen(ctas > 0));
-      DecodeRun run(b->problem, rows, ctas > 0 ? ctas : resident, 0, ctas > 0 ? DecodeTuning{chunks, decode.plenty_tiles} : decode);
+      const DecodeTuning cut = ctas > 0 ? DecodeTuning{chunks, decode.plenty_tiles} : decode;
+      DecodeRun run(b->problem, rows, ctas > 0 ? ctas : resident, 0, cut);
       times.push_back(step_us(streams.main, run, b->layers, [&](int layer) {
         if (ctas > 0) return streams.run(run, chunk, layer);
         run.run(layer, streams.main), chunk.run(layer, streams.main);
@@ -206,8 +224,8 @@ MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning&
     again = measure(usual), after = measure(best), won = better(after, again);
   }
   print("    once more: default                " + join(again));
-  print(text("    %3d CTAs, %d chunks, from %d tiles  ", best.decode_ctas, best.chunks_per_cta, best.beside_tiles) + join(after) +
-        text("  %.3f%s", ratio(after, again), won ? ", taken" : ", left"));
+  print(text("    %3d CTAs, %d chunks, from %d tiles  ", best.decode_ctas, best.chunks_per_cta, best.beside_tiles) +
+        join(after) + verdict(after, again, won));
   return won ? best : usual;
 }
 
@@ -215,7 +233,7 @@ MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning&
 
 Expected<TuningTable> tune_attention(Device& device, const std::vector<TuneShape>& shapes, const Print& print) {
   if (!has_hopper_code()) {
-    return fail(StatusCode::kUnsupported, "tuning tables are of Hopper's kernels; this GPU runs the portable ones, which have none");
+    return fail(StatusCode::kUnsupported, "tuning tables are of Hopper's kernels, but this GPU runs the portable ones");
   }
   static_cast<CudaDevice&>(device).make_current();
   std::vector<std::pair<TuningKey, std::vector<TuneShape>>> keys;
@@ -232,12 +250,13 @@ Expected<TuningTable> tune_attention(Device& device, const std::vector<TuneShape
   for (const auto& [key, of_key] : keys) {
     std::string names;
     for (const TuneShape& s : of_key) names += (names.empty() ? "" : ", ") + s.name;
-    print(text("head_dim %d, group of up to %d, %s: %s", key.head_dim, key.group, key.window ? "window" : "full", names.c_str()));
+    print(text("head_dim %d, group of up to %d, %s: ", key.head_dim, key.group, key.window ? "window" : "full") + names);
     GPU_CHECK(prepare_extend(key.head_dim));
     const DecodeTuning decode = tune_decode(of_key, print);
     const MixedTuning mixed = tune_mixed(of_key, decode, print);
     if (decode != DecodeTuning{}) table.decode.emplace_back(key, decode);
-    if (mixed != mixed_defaults(key.head_dim, of_key[0].q_heads / of_key[0].kv_heads)) table.mixed.emplace_back(key, mixed);
+    const MixedTuning usual = mixed_defaults(key.head_dim, of_key[0].q_heads / of_key[0].kv_heads);
+    if (mixed != usual) table.mixed.emplace_back(key, mixed);
   }
   return table;
 }
