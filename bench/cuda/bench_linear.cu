@@ -1,13 +1,18 @@
-// Projections of few tokens: correctness against float64 on fresh random inputs, then us, GB/s and share of the read ceiling.
-//   bench_linear [check|bench|all]
+// Projections of few tokens and of more: correctness against float64 on fresh random inputs, then us, GB/s and share of the read
+// ceiling; for more tokens TFLOP/s and cuBLASLt's time on the matrix as bf16, with what widening it costs.
+//   bench_linear [check|bench|few|wide|all]
 #include <cuda_fp16.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
 
+#include "device/cuda/gpu_code.h"
+#include "kernels/cuda/gemm_lt.h"
 #include "kernels/cuda/gpu_workbench.h"
 #include "kernels/cuda/linear_decode.h"
+#include "kernels/cuda/linear_wide.h"
+#include "kernels/cuda/token_ops.h"
 
 using namespace tailrace::cuda;
 using namespace tailrace::cuda::workbench;
@@ -97,7 +102,44 @@ struct Case {
   std::vector<int> rows;
   LinearOut kind;
   bool blocks = false;
+  bool wide() const { return tokens > kMaxLinearTokens; }
 };
+
+// Runs the kernel for the number of tokens; wide ones get x in their order.
+void run_either(LinearParams p, Buffer<__nv_bfloat16>& ordered) {
+  if (p.tokens <= kMaxLinearTokens) {
+    GPU_CHECK(run_linear(p, kSms, nullptr));
+    return;
+  }
+  const XOrder order = x_order(p.matrix[0].form);
+  if (order != XOrder::kBf16) {
+    GPU_CHECK(order_tokens(p.x, p.tokens, p.matrix[0].cols, order, ordered.device, nullptr));
+    p.x = ordered.device;
+  }
+  GPU_CHECK(run_linear_wide(p, kSms, nullptr));
+}
+
+float value_in_order(const Buffer<__nv_bfloat16>& x, size_t row, XOrder order, int k) {
+  const __nv_bfloat16 v = x.host[row + (order == XOrder::kBf16 ? k : x_position(order, k))];
+  if (order == XOrder::kBf16) return __bfloat162float(v);
+  __half h;
+  std::memcpy(&h, &v, 2);
+  return __half2float(h) * 16;
+}
+
+// Whether a repeat, and one with fewer tokens of the same tile, gives the same bits.
+bool repeats(LinearParams p, Buffer<__nv_bfloat16>& ordered, Buffer<float>& out) {
+  const std::vector<float> first = out.host;
+  for (int tokens : {p.tokens, p.tokens - 1}) {
+    out.poison();
+    p.tokens = tokens;
+    run_either(p, ordered);
+    GPU_CHECK(cudaDeviceSynchronize());
+    out.download();
+    if (std::memcmp(first.data(), out.host.data(), size_t(tokens) * p.out_stride * 4) != 0) return false;
+  }
+  return true;
+}
 
 // Relative error (against the rows' root mean square) of one call.
 double run_case(const Case& c, std::mt19937& random) {
@@ -105,17 +147,20 @@ double run_case(const Case& c, std::mt19937& random) {
   std::vector<std::unique_ptr<TestMatrix>> w;
   int rows = 0;
   for (int r : c.rows) w.push_back(std::make_unique<TestMatrix>(c.form, c.blocks, r, c.cols, random)), rows += r;
-  Buffer<__nv_bfloat16> x(size_t(c.tokens) * c.cols), next(size_t(c.tokens) * rows), gated(size_t(c.tokens) * c.rows[0]);
-  std::vector<float> xf(x.count);
-  for (size_t i = 0; i < x.count; ++i) x.host[i] = __float2bfloat16(normal(random)), xf[i] = __bfloat162float(x.host[i]);
+  const size_t x_count = size_t(c.tokens) * c.cols;
+  Buffer<__nv_bfloat16> x(x_count + 512), ordered(x_count + 512), next(size_t(c.tokens) * rows), gated(size_t(c.tokens) * c.rows[0]);
+  std::vector<float> xf(x_count);
+  for (__nv_bfloat16& v : x.host) v = __float2bfloat16(NAN);  // what lies behind the last row
+  for (size_t i = 0; i < x_count; ++i) x.host[i] = __float2bfloat16(normal(random)), xf[i] = __bfloat162float(x.host[i]);
   x.upload();
   constexpr int kParts = 3;
-  Buffer<float> squares(kParts * kMaxLinearTokens), out(size_t(c.tokens) * rows), norm(rows), out_squares(kMaxSquareParts * kMaxLinearTokens);
+  const int stride = c.wide() ? c.tokens + 3 : kMaxLinearTokens;
+  Buffer<float> squares(kParts * stride), out(size_t(c.tokens) * rows), norm(rows), out_squares(size_t(kMaxSquareParts) * stride);
   std::vector<double> factor(c.tokens);
   for (float& v : squares.host) v = std::abs(normal(random)) * c.cols;
   for (int m = 0; m < c.tokens; ++m) {
     double total = 0;
-    for (int i = 0; i < kParts; ++i) total += squares.host[i * kMaxLinearTokens + m];
+    for (int i = 0; i < kParts; ++i) total += squares.host[i * stride + m];
     factor[m] = 1 / std::sqrt(total / c.cols + 1e-5);
   }
   for (float& v : norm.host) v = 1 + 0.1f * normal(random);
@@ -124,10 +169,10 @@ double run_case(const Case& c, std::mt19937& random) {
   squares.upload(), norm.upload();
   if (c.kind == LinearOut::kResidual) out.upload();
   LinearParams p{.num_matrices = int(c.rows.size()), .out_kind = c.kind, .x = x.device, .tokens = c.tokens, .squares = squares.device,
-                 .num_squares = kParts, .eps = 1e-5f, .out = out.device, .out_stride = rows, .next_norm = norm.device,
-                 .next = next.device, .out_squares = out_squares.device, .gated = gated.device};
+                 .num_squares = kParts, .squares_stride = stride, .eps = 1e-5f, .out = out.device, .out_stride = rows, .next_norm = norm.device,
+                 .next = next.device, .next_order = c.wide() && c.rows[0] % 32 == 0 ? static_cast<XOrder>(random() % 4) : XOrder::kBf16, .out_squares = out_squares.device, .gated = gated.device};
   for (size_t i = 0; i < w.size(); ++i) p.matrix[i] = w[i]->matrix;
-  GPU_CHECK(run_linear(p, kSms, nullptr));
+  run_either(p, ordered);
   GPU_CHECK(cudaDeviceSynchronize());
   out.download(), next.download(), gated.download(), out_squares.download();
   double error = 0, size = 0, worst = 0;
@@ -141,7 +186,7 @@ double run_case(const Case& c, std::mt19937& random) {
     if (c.kind == LinearOut::kGated) {
       for (int r = 0; r < c.rows[0]; ++r) {
         const double gate = sum_row(*w[0], xf, r, m, factor[m]), up = sum_row(*w[1], xf, r, m, factor[m]);
-        compare(gate / (1 + std::exp(-gate)) * up, __bfloat162float(gated.host[size_t(m) * c.rows[0] + r]));
+        compare(gate / (1 + std::exp(-gate)) * up, value_in_order(gated, size_t(m) * c.rows[0], p.next_order, r));
       }
       continue;
     }
@@ -152,7 +197,7 @@ double run_case(const Case& c, std::mt19937& random) {
         double want = sum_row(*matrix, xf, r, m, factor[m]);
         if (c.kind == LinearOut::kResidual) {
           want += before[at];
-          compare(want * norm.host[column], __bfloat162float(next.host[at]));
+          compare(want * norm.host[column], value_in_order(next, size_t(m) * rows, p.next_order, column));
           total_squares += double(out.host[at]) * out.host[at];
         }
         compare(want, out.host[at]);
@@ -160,7 +205,8 @@ double run_case(const Case& c, std::mt19937& random) {
     }
     if (c.kind == LinearOut::kResidual) {
       double got = 0;
-      for (int i = 0; i < linear_ctas(p, kSms); ++i) got += out_squares.host[i * kMaxLinearTokens + m];
+      const int parts = c.wide() ? linear_wide_parts(p) : linear_ctas(p, kSms);
+      for (int i = 0; i < parts; ++i) got += out_squares.host[i * stride + m];
       if (!(std::abs(got / total_squares - 1) < 1e-4)) worst = 2;
     }
   }
@@ -168,23 +214,29 @@ double run_case(const Case& c, std::mt19937& random) {
   for (const auto& [want, got] : outputs) {
     if (!(std::abs(want - got) < 0.15 * (usual + std::abs(want)))) worst = 1;  // NaN too
   }
+  if (c.kind == LinearOut::kStore && !repeats(p, ordered, out)) worst = 3;
   return worst > 0 ? 100 * worst : std::sqrt(error / size);
 }
 
 int run_checks() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
+  std::vector<int> counts = {1, 3, 5, 8, 9, 16};
+  if (has_hopper_code()) counts.insert(counts.end(), {18, 40, 64, 100, 258});
   for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
-    for (int tokens : {1, 3, 5, 8, 9, 16}) {
+    for (int tokens : counts) {
       const std::vector<Case> cases = {{form, 576, tokens, {576, 192, 192}, LinearOut::kStore},
                                        {form, 1536, tokens, {520}, LinearOut::kResidual},
-                                       {form, 64, tokens, {3000}, LinearOut::kStore},
+                                       {form, 64, tokens, {tokens > 64 ? 500 : 3000}, LinearOut::kStore},
+                                       {form, 2880, tokens, {67, 130}, LinearOut::kStore},
+                                       {form, 320, tokens, {352}, LinearOut::kResidual},
+                                       {form, 192, tokens, {288, 288}, LinearOut::kGated},
                                        {form, 1056, tokens, {300, 300}, LinearOut::kGated}};
       double worst = 0;
       if (form == WeightForm::kFp8) worst = run_case({form, 1056, tokens, {300, 40}, LinearOut::kStore, true}, random);
       for (const Case& c : cases) worst = std::max(worst, run_case(c, random));
       if (!(worst < 1e-2)) failed++, std::printf("FAIL ");
-      std::printf("check linear %-5s %2d tokens: relative error %.2e\n", form_name(form), tokens, worst);
+      std::printf("check linear %-5s %3d tokens: relative error %.2e\n", form_name(form), tokens, worst);
     }
   }
   return failed;
@@ -196,53 +248,105 @@ struct Shape {
   LinearOut kind;
 };
 
-void run_bench() {
+const std::vector<Shape> kShapes = {{"qkv 6144x4096", 6144, 4096, LinearOut::kStore}, {"o 4096x4096", 4096, 4096, LinearOut::kResidual},
+                                    {"gate_up 28672x4096", 28672, 4096, LinearOut::kGated}, {"down 4096x14336", 4096, 14336, LinearOut::kResidual},
+                                    {"head 128256x4096", 128256, 4096, LinearOut::kStore}, {"qkv 5120x2880", 5120, 2880, LinearOut::kStore}};
+
+size_t stored_bytes(const Shape& s, WeightForm form) { return s.rows * (row_value_bytes(form, s.cols) + row_scale_bytes(form, s.cols)); }
+
+// Everything that the products of a table work on; matrices lie in `weights`, one behind the other, and are used in turn.
+struct Memory {
+  Buffer<__nv_bfloat16> weights, x, next, gated, widened;
+  Buffer<float> out, norm, squares;
+  explicit Memory(int tokens)
+      : weights(size_t(1200) << 20, false), x(size_t(tokens) * 14336), next(size_t(tokens) * 4096), gated(size_t(tokens) * 14336),
+        widened(size_t(128256) * 4096, false), out(size_t(tokens) * 128256, false), norm(28672), squares(size_t(kMaxSquareParts) * tokens) {
+    out.zero(), norm.zero(), squares.zero();
+    fill_normal(x.device, x.count, 1), fill_normal(weights.device, weights.count, 2, 0.02f), fill_normal(widened.device, widened.count, 3, 0.02f);
+  }
+  int copies(const Shape& s, WeightForm form) const { return std::clamp<int>((size_t{400} << 20) / stored_bytes(s, form), 2, 16); }
+  LinearParams problem(const Shape& s, WeightForm form, int tokens, int copy) const {
+    const auto* base = reinterpret_cast<const uint8_t*>(weights.device) + copy * (stored_bytes(s, form) + 255) / 256 * 256;
+    const int parts = s.kind == LinearOut::kGated ? 2 : 1, rows = s.rows / parts;
+    LinearParams p{.num_matrices = parts, .out_kind = s.kind, .x = x.device, .tokens = tokens, .squares = squares.device,
+                   .num_squares = tokens > kMaxLinearTokens ? 32 : kSms, .squares_stride = std::max(tokens, kMaxLinearTokens), .eps = 1,
+                   .out = out.device, .out_stride = s.rows, .next_norm = norm.device, .next = next.device, .out_squares = squares.device, .gated = gated.device};
+    for (int part = 0; part < parts; ++part) {
+      p.matrix[part] = {form, base + part * rows * row_value_bytes(form, s.cols),
+                        base + s.rows * row_value_bytes(form, s.cols) + part * rows * row_scale_bytes(form, s.cols), nullptr, nullptr, nullptr, rows, s.cols};
+    }
+    return p;
+  }
+};
+
+void run_few() {
   const double ceiling = read_ceiling_gbs();
   std::printf("read ceiling %.0f GB/s\n%-20s %-5s %6s %9s %9s %6s\n", ceiling, "shape", "form", "tokens", "us", "GB/s", "%");
-  const std::vector<Shape> shapes = {{"qkv 6144x4096", 6144, 4096, LinearOut::kStore}, {"o 4096x4096", 4096, 4096, LinearOut::kResidual},
-                                     {"gate_up 28672x4096", 28672, 4096, LinearOut::kGated}, {"down 4096x14336", 4096, 14336, LinearOut::kResidual},
-                                     {"head 128256x4096", 128256, 4096, LinearOut::kStore}, {"qkv 5120x2880", 5120, 2880, LinearOut::kStore}};
+  const Memory memory(kMaxLinearTokens);
   for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
     for (int tokens : {1, 8, 16}) {
-      std::vector<std::vector<LinearParams>> all;  // [shape][copy]
-      std::vector<std::unique_ptr<Buffer<__nv_bfloat16>>> memory;
-      Buffer<float> out(size_t(64) * 128256), norm(28672), squares(kMaxSquareParts * kMaxLinearTokens);
-      Buffer<__nv_bfloat16> x(64 * 14336), next(64 * 28672), gated(64 * 14336);
-      out.zero(), norm.zero(), squares.zero(), x.zero();
-      fill_normal(x.device, x.count, 1);
-      for (const Shape& s : shapes) {
-        const size_t bytes = s.rows * (row_value_bytes(form, s.cols) + row_scale_bytes(form, s.cols));
-        const int copies = std::clamp<int>((size_t{400} << 20) / bytes, 2, 16);
-        all.emplace_back();
-        for (int i = 0; i < copies; ++i) {
-          memory.push_back(std::make_unique<Buffer<__nv_bfloat16>>(bytes / 2 + 64));
-          fill_normal(memory.back()->device, bytes / 2, i + 1, 0.02f);
-          const auto* base = reinterpret_cast<const uint8_t*>(memory.back()->device);
-          LinearParams p{.out_kind = s.kind, .x = x.device, .tokens = tokens, .squares = squares.device, .num_squares = kSms, .eps = 1,
-                         .out = out.device, .out_stride = s.rows, .next_norm = norm.device, .next = next.device,
-                         .out_squares = squares.device, .gated = gated.device};
-          const int parts = s.kind == LinearOut::kGated ? 2 : 1, rows = s.rows / parts;
-          p.num_matrices = parts;
-          for (int part = 0; part < parts; ++part) {
-            p.matrix[part] = {form, base + part * rows * row_value_bytes(form, s.cols),
-                              base + s.rows * row_value_bytes(form, s.cols) + part * rows * row_scale_bytes(form, s.cols), nullptr, nullptr, nullptr,
-                              rows, s.cols};
-          }
-          all.back().push_back(p);
-        }
-        const double us = time_us(copies * 2, [&](int i, cudaStream_t stream) {
-          GPU_CHECK(run_linear(all.back()[i % copies], kSms, stream));
-        });
+      const auto time = [&](const char* name, double bytes, int calls, const std::function<LinearParams(int)>& problem) {
+        const double us = time_us(calls, [&](int i, cudaStream_t stream) { GPU_CHECK(run_linear(problem(i), kSms, stream)); });
         const double gbs = bytes / us / 1000;
-        std::printf("%-20s %-5s %6d %9.1f %9.0f %5.0f%%\n", s.name, form_name(form), tokens, us, gbs, 100 * gbs / ceiling);
+        std::printf("%-20s %-5s %6d %9.1f %9.0f %5.0f%%\n", name, form_name(form), tokens, us, gbs, 100 * gbs / ceiling);
+      };
+      double layer = 0;  // the first four in turn
+      for (const Shape& s : kShapes) {
+        const int copies = memory.copies(s, form);
+        time(s.name, stored_bytes(s, form), copies * 2, [&](int i) { return memory.problem(s, form, tokens, i % copies); });
+        if (&s < &kShapes[4]) layer += stored_bytes(s, form);
       }
-      double bytes = 0;  // a layer: the first four in turn
-      for (int i = 0; i < 4; ++i) bytes += double(shapes[i].rows) * (row_value_bytes(form, shapes[i].cols) + row_scale_bytes(form, shapes[i].cols));
-      const double us = 4 * time_us(32, [&](int i, cudaStream_t stream) {
-        GPU_CHECK(run_linear(all[i % 4][i / 4 % all[i % 4].size()], kSms, stream));
+      time("mean of the first 4", layer / 4, 32, [&](int i) {
+        return memory.problem(kShapes[i % 4], form, tokens, i / 4 % memory.copies(kShapes[i % 4], form));
       });
-      std::printf("%-20s %-5s %6d %9.1f %9.0f %5.0f%%\n", "layer of the four", form_name(form), tokens, us, bytes / us / 1000, 100 * bytes / us / 1000 / ceiling);
     }
+  }
+}
+
+void run_wide() {
+  auto gemm = GemmLt::create();
+  Buffer<uint8_t> workspace(kGemmWorkspace, false);
+  if (gemm) (*gemm)->set_workspace(workspace.device);
+  std::printf("%-20s %6s | %-38s | %s\n", "shape", "tokens", "us: bf16 fp8 blocks int4 int8", "bf16 GB/s TFLOP/s | fp8 TFLOP/s | cuBLASLt us; widening fp8 us");
+  const std::vector<std::pair<WeightForm, bool>> forms = {{WeightForm::kBf16, false}, {WeightForm::kFp8, false}, {WeightForm::kFp8, true},
+                                                          {WeightForm::kInt4, false}, {WeightForm::kInt8, false}};
+  const Memory memory(2048);
+  for (int tokens : {32, 64, 128, 256, 512, 2048}) {
+    double layer[8] = {};
+    for (const Shape& s : kShapes) {
+      if (s.rows > 100000 && tokens > 512) continue;
+      std::vector<double> us;
+      for (const auto& [form, blocks] : forms) {
+        const int copies = memory.copies(s, form);
+        us.push_back(time_us(copies * 2, [&, form = form, blocks = blocks](int i, cudaStream_t stream) {
+          LinearParams p = memory.problem(s, form, tokens, i % copies);
+          if (blocks) p.matrix[0].block_scale = p.matrix[1].block_scale = memory.out.device;
+          GPU_CHECK(run_linear_wide(p, kSms, stream));
+        }, 7));
+      }
+      const int copies = memory.copies(s, WeightForm::kBf16);
+      double library = 0;
+      if (gemm && (*gemm)->prepare(s.rows, s.cols, true, tokens).ok()) {
+        library = time_us(copies * 2, [&](int i, cudaStream_t stream) {
+          GPU_CHECK((*gemm)->run(memory.x.device, tokens, memory.weights.device + i % copies * size_t(s.rows) * s.cols, s.rows, s.cols, memory.out.device, true,
+                                 s.rows, s.kind == LinearOut::kResidual, stream));
+        }, 7);
+      }
+      const int stored = memory.copies(s, WeightForm::kFp8);
+      const double widening = time_us(stored * 2, [&](int i, cudaStream_t stream) {
+        Matrix m = memory.problem(s, WeightForm::kFp8, tokens, i % stored).matrix[0];
+        m.rows = s.rows;
+        GPU_CHECK(dequantize(m, memory.widened.device, stream));
+      }, 7);
+      const double flops = 2.0 * s.rows * s.cols * tokens;
+      std::printf("%-20s %6d | %7.1f %7.1f %7.1f %7.1f %7.1f | %5.0f %4.0f | %4.0f | %7.1f %6.1f\n", s.name, tokens, us[0], us[1], us[2], us[3], us[4],
+                  stored_bytes(s, WeightForm::kBf16) / us[0] / 1000, flops / us[0] / 1e6, flops / us[1] / 1e6, library, widening);
+      if (&s >= &kShapes[4]) continue;
+      for (int i = 0; i < 5; ++i) layer[i] += us[i];
+      layer[5] += library, layer[6] += widening;
+    }
+    std::printf("%-20s %6d | %7.1f %7.1f %7.1f %7.1f %7.1f |%24s %7.1f %6.1f\n", "sum of the first 4", tokens, layer[0], layer[1], layer[2], layer[3], layer[4], "|",
+                layer[5], layer[6]);
   }
 }
 
@@ -251,9 +355,12 @@ void run_bench() {
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "all";
   int failed = 0;
+  const bool all = mode == "all", bench = all || mode == "bench";
   GPU_CHECK(prepare_linear());
-  if (mode != "bench") failed = run_checks();
-  if (mode != "check") run_bench();
+  if (has_hopper_code()) GPU_CHECK(prepare_linear_wide());
+  if (all || mode == "check") failed = run_checks();
+  if (bench || mode == "few") run_few();
+  if ((bench || mode == "wide") && has_hopper_code()) run_wide();
   if (failed > 0) std::printf("%d checks failed\n", failed);
   return failed > 0;
 }

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/gpu_code.h"
 #include "kernels/cuda/attention_path.h"
 #include "kernels/cuda/cuda_scratch.h"
 #include "kernels/cuda/kv_layout.h"
@@ -19,6 +20,12 @@ Matrix matrix_of(const Weight& w) {
   const bool per_row = w.scale_cols == w.cols;
   return {.form = form, .values = base, .scales = base + scales_offset(form, w.rows, w.cols),
           .row_scale = per_row ? w.scale : nullptr, .block_scale = per_row ? nullptr : w.scale, .bias = w.bias, .rows = static_cast<int>(w.rows), .cols = static_cast<int>(w.cols)};
+}
+
+// Up to so many tokens own kernels are faster than cuBLASLt, quantised matrices widened for it (docs/KERNELS.md).
+int most_linear_tokens(WeightForm form) {
+  if (!has_hopper_code()) return kMaxLinearTokens;
+  return form == WeightForm::kBf16 ? kMostWideBf16Tokens : kMostWideTokens;
 }
 
 // What a step is made of; the host knows all of it before the launch.
@@ -88,7 +95,7 @@ class CudaBackend : public Backend {
   void queue_step(const StepShape& step, cudaStream_t stream);
   void queue_blocks(const StepShape& step, cudaStream_t stream);
 
-  // A block of a step with few tokens (narrow: own kernels, norms by factor) or many (cuBLASLt).
+  // A block of a step with few tokens (own kernels on stored weights, norms by factor) or many (cuBLASLt).
   void run(const EmbedBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const AttnInBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const AttentionBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
@@ -109,17 +116,24 @@ class CudaBackend : public Backend {
     if (beside(step, g)) tuning.chunks_per_cta = shape_.groups[g].mixed.chunks_per_cta;
     return tuning;
   }
-  static bool narrow(const StepShape& step) { return step.num_tokens <= kMaxLinearTokens; }
-  void linear(LinearParams params, cudaStream_t stream) { CUDA_CHECK(run_linear(params, device_.sm_count(), stream)); }
+  // Whether products of so many tokens with these matrices run on own kernels.
+  bool fused(std::initializer_list<const Weight*> weights, int tokens) const;
+  // A product on own kernels; x lies in `order`. Returns the number of parts of out_squares.
+  int linear(LinearParams params, XOrder order, cudaStream_t stream);
+  // The order in which a projection of `w` takes x.
+  XOrder order_for(const Weight& w, int tokens) const {
+    return tokens > kMaxLinearTokens && fused({&w}, tokens) ? x_order(*form_of(w.format)) : XOrder::kBf16;
+  }
   void gemm(const __nv_bfloat16* x, int tokens, const Weight& w, void* out, bool fp32_out, int64_t out_stride, bool accumulate, cudaStream_t stream);
   // x += post_norm(W in): with `in` as it is.
-  void residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, const StepShape& step, size_t index, cudaStream_t stream);
+  void residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, XOrder in_order, const StepShape& step, size_t index,
+                cudaStream_t stream);
   StepRows rows_of(const StepShape& step) const { return {binding_.targets.rows, step.num_rows, step.num_decode_rows, step.num_tokens}; }
-  // The norm in front of the block after `index`, which the residual before it prepares in narrow steps.
-  NextNorm next_norm(size_t index, const StepShape& step) const;
-  void set_norm_factor(LinearParams& params, const Norm& norm) const {
-    params.x = scratch_->normed, params.squares = scratch_->squares, params.num_squares = num_squares_, params.eps = norm.eps;
-  }
+  // The norm in front of the block after `index`, which the residual before it prepares where that block's projection applies the
+  // factor; `order`: in which it takes x.
+  NextNorm next_norm(size_t index, const StepShape& step, XOrder* order = nullptr) const;
+  // x of a block's first projections, on own kernels: prepared by the residual before, or normalised now. Returns its order.
+  XOrder take_normed(LinearParams& params, const Norm& norm, int64_t hidden, const StepShape& step, cudaStream_t stream);
 
   CudaDevice& device_;
   BackendOptions options_;
@@ -134,7 +148,10 @@ class CudaBackend : public Backend {
   std::vector<Graph> graphs_;      // by rows, ascending
   cudaStream_t side_ = nullptr;    // extend attention beside decode attention
   cudaEvent_t fork_ = nullptr, join_ = nullptr;
-  int num_squares_ = 0;            // parts that the last residual of a narrow step leaves
+  // What the last residual left in scratch_->normed: nothing, or x * weight in an order, and its squares in parts.
+  bool prepared_ = false;
+  XOrder prepared_order_ = XOrder::kBf16;
+  int num_squares_ = 0;
   int attention_index_[kMaxKvGroups] = {};  // launches of each group's plan so far in the step that is queued
   uint64_t launches_ = 0;
   mutable std::vector<float> host_logits_;
@@ -211,6 +228,7 @@ Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, v
   gemm_ = std::move(*gemm);
   gemm_->set_workspace(scratch_->gemm);
   CUDA_CHECK(prepare_linear());
+  if (has_hopper_code()) CUDA_CHECK(prepare_linear_wide());
   for (int g = 0; g < shape_.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape_.groups[g].head_dim));
   CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
@@ -334,17 +352,53 @@ void CudaBackend::queue_blocks(const StepShape& step, cudaStream_t stream) {
   }
 }
 
-NextNorm CudaBackend::next_norm(size_t index, const StepShape& step) const {
-  if (!narrow(step)) return {};
+bool CudaBackend::fused(std::initializer_list<const Weight*> weights, int tokens) const {
+  return std::all_of(weights.begin(), weights.end(), [&](const Weight* w) { return tokens <= most_linear_tokens(*form_of(w->format)); });
+}
+
+int CudaBackend::linear(LinearParams params, XOrder order, cudaStream_t stream) {
+  if (params.tokens <= kMaxLinearTokens) {
+    CUDA_CHECK(run_linear(params, device_.sm_count(), stream));
+    return linear_ctas(params, device_.sm_count());
+  }
+  const XOrder wanted = x_order(params.matrix[0].form);
+  if (order != wanted) {
+    CHECK(order == XOrder::kBf16);
+    CUDA_CHECK(order_tokens(params.x, params.tokens, params.matrix[0].cols, wanted, scratch_->ordered, stream));
+    params.x = scratch_->ordered;
+  }
+  params.squares_stride = params.tokens;
+  CUDA_CHECK(run_linear_wide(params, device_.sm_count(), stream));
+  return linear_wide_parts(params);
+}
+
+NextNorm CudaBackend::next_norm(size_t index, const StepShape& step, XOrder* order) const {
+  const auto prepared = [&](const Norm& norm, std::initializer_list<const Weight*> weights) -> NextNorm {
+    if (!fused(weights, step.num_tokens)) return {};
+    const Weight& first = **weights.begin();
+    const bool alike = std::all_of(weights.begin(), weights.end(), [&](const Weight* w) { return form_of(w->format) == form_of(first.format); });
+    if (order != nullptr && alike) *order = order_for(first, step.num_tokens);
+    return {norm.weight, scratch_->normed, scratch_->squares};
+  };
   for (++index; index < blocks_->size(); ++index) {
-    const Norm* norm = nullptr;
     const LayerBlock& block = (*blocks_)[index];
-    if (const auto* in = std::get_if<AttnInBlock>(&block)) norm = &in->norm;
-    if (const auto* mlp = std::get_if<MlpBlock>(&block)) norm = &mlp->norm;
-    if (const auto* head = std::get_if<HeadBlock>(&block)) norm = &head->norm;
-    if (norm != nullptr) return {norm->weight, scratch_->normed, scratch_->squares};
+    if (const auto* in = std::get_if<AttnInBlock>(&block)) return prepared(in->norm, {&in->q, &in->k, &in->v});
+    if (const auto* mlp = std::get_if<MlpBlock>(&block)) return prepared(mlp->norm, {&mlp->gate, &mlp->up});
+    if (const auto* head = std::get_if<HeadBlock>(&block)) {
+      return step.num_rows == step.num_tokens ? prepared(head->norm, {&head->head}) : NextNorm{};  // every token is its row's last
+    }
   }
   return {};
+}
+
+XOrder CudaBackend::take_normed(LinearParams& params, const Norm& norm, int64_t hidden, const StepShape& step, cudaStream_t stream) {
+  params.x = scratch_->normed;
+  if (prepared_) {
+    params.squares = scratch_->squares, params.num_squares = num_squares_, params.eps = norm.eps;
+    return prepared_order_;
+  }
+  CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(hidden), norm.weight, norm.eps, scratch_->normed, stream));
+  return XOrder::kBf16;
 }
 
 void CudaBackend::gemm(const __nv_bfloat16* x, int tokens, const Weight& w, void* out, bool fp32_out, int64_t out_stride,
@@ -359,25 +413,26 @@ void CudaBackend::gemm(const __nv_bfloat16* x, int tokens, const Weight& w, void
 }
 
 void CudaBackend::run(const EmbedBlock& block, const StepShape& step, size_t index, cudaStream_t stream) {
-  CUDA_CHECK(embed(rows_of(step), binding_.batch.state, matrix_of(block.table), block.scale, scratch_->x, next_norm(index, step), stream));
-  num_squares_ = 1;
+  const NextNorm next = next_norm(index, step);
+  CUDA_CHECK(embed(rows_of(step), binding_.batch.state, matrix_of(block.table), block.scale, scratch_->x, next, stream));
+  prepared_ = next.next != nullptr, prepared_order_ = XOrder::kBf16, num_squares_ = 1;
 }
 
 void CudaBackend::run(const AttnInBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
-  const bool few = narrow(step);
+  const bool own = fused({&b.q, &b.k, &b.v}, step.num_tokens);
   const int64_t stride = b.q.rows + b.k.rows + b.v.rows;
-  if (few) {
+  if (own) {
     LinearParams p{.matrix = {}, .num_matrices = 3, .tokens = step.num_tokens, .out = scratch_->qkv, .out_stride = stride};
     p.matrix[0] = matrix_of(b.q), p.matrix[1] = matrix_of(b.k), p.matrix[2] = matrix_of(b.v);
-    set_norm_factor(p, b.norm);
-    if (linear_unsupported(p) == nullptr) {
-      linear(p, stream);
+    const XOrder order = take_normed(p, b.norm, b.q.cols, step, stream);
+    if (matrices_unsupported(p) == nullptr) {
+      linear(p, order, stream);
     } else {  // formats differ (K quants keep v in more bits): one launch each
       const Matrix all[3] = {p.matrix[0], p.matrix[1], p.matrix[2]};
       p.num_matrices = 1;
       for (const Matrix& m : all) {
         p.matrix[0] = m;
-        linear(p, stream);
+        linear(p, order, stream);
         p.out += m.rows;
       }
     }
@@ -392,8 +447,8 @@ void CudaBackend::run(const AttnInBlock& b, const StepShape& step, size_t, cudaS
   const KvGroupView& kv = binding_.batch.groups[b.group];
   auto* pool = reinterpret_cast<__nv_bfloat16*>(kv.pool) + kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), b.layer, 0, 0);
   CUDA_CHECK(finish_qkv(rows_of(step),
-                        {.qkv = scratch_->qkv, .q_bias = few ? nullptr : b.q.bias, .k_bias = few ? nullptr : b.k.bias,
-                         .v_bias = few ? nullptr : b.v.bias, .q_norm = b.q_norm.weight, .k_norm = b.k_norm.weight, .q_eps = b.q_norm.eps,
+                        {.qkv = scratch_->qkv, .q_bias = own ? nullptr : b.q.bias, .k_bias = own ? nullptr : b.k.bias,
+                         .v_bias = own ? nullptr : b.v.bias, .q_norm = b.q_norm.weight, .k_norm = b.k_norm.weight, .q_eps = b.q_norm.eps,
                          .k_eps = b.k_norm.eps, .inv_freq = b.rope.inv_freq, .rotary_dim = b.rope.rotary_dim, .rope_scale = b.rope.scale,
                          .q_heads = b.q_heads, .kv_heads = b.kv_heads, .head_dim = b.head_dim, .q = scratch_->q, .pool = pool,
                          .block_table = kv.block_table, .table_stride = kv.table_stride},
@@ -433,28 +488,33 @@ void CudaBackend::run(const AttentionBlock& b, const StepShape& step, size_t, cu
   }
 }
 
-void CudaBackend::residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, const StepShape& step, size_t index,
-                           cudaStream_t stream) {
+void CudaBackend::residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, XOrder in_order, const StepShape& step,
+                           size_t index, cudaStream_t stream) {
   const int hidden = static_cast<int>(w.rows);
-  const NextNorm next = next_norm(index, step);
+  XOrder order = XOrder::kBf16;
+  NextNorm next = next_norm(index, step, &order);
   const bool after = post_norm.weight != nullptr;
-  if (narrow(step)) {
+  if (fused({&w}, step.num_tokens)) {
     LinearParams p{.matrix = {}, .out_kind = after ? LinearOut::kStore : LinearOut::kResidual, .x = in, .tokens = step.num_tokens,
                    .out = after ? scratch_->y : scratch_->x, .out_stride = hidden, .next_norm = next.weight, .next = next.next,
-                   .out_squares = next.squares};
+                   .next_order = order, .out_squares = next.squares};
     p.matrix[0] = matrix_of(w);
-    linear(p, stream);
-    num_squares_ = after ? 1 : linear_ctas(p, device_.sm_count());
+    num_squares_ = linear(p, in_order, stream);
   } else {
     float* out = after ? scratch_->y : scratch_->x;
     gemm(in, step.num_tokens, w, out, true, hidden, !after, stream);
     if (w.bias != nullptr) CUDA_CHECK(add_bias(out, step.num_tokens, hidden, w.bias, stream));
+    if (!after) next = {};  // the block after normalises for itself
   }
-  if (after) CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, scratch_->x, next, stream));
+  if (after) {
+    CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, scratch_->x, next, stream));
+    num_squares_ = 1, order = XOrder::kBf16;
+  }
+  prepared_ = next.next != nullptr, prepared_order_ = order;
 }
 
 void CudaBackend::run(const AttnOutBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
-  residual(b.o, b.post_norm, scratch_->attended, step, index, stream);
+  residual(b.o, b.post_norm, scratch_->attended, XOrder::kBf16, step, index, stream);
 }
 
 void CudaBackend::run(const MlpBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
@@ -462,28 +522,28 @@ void CudaBackend::run(const MlpBlock& b, const StepShape& step, size_t index, cu
   const int width = static_cast<int>(b.gate.rows);
   LinearParams p{.matrix = {}, .num_matrices = 2, .out_kind = LinearOut::kGated, .tokens = step.num_tokens, .gated = scratch_->gated, .gelu = gelu};
   p.matrix[0] = matrix_of(b.gate), p.matrix[1] = matrix_of(b.up);
-  if (narrow(step) && linear_unsupported(p) == nullptr) {
-    set_norm_factor(p, b.norm);
-    linear(p, stream);
+  if (fused({&b.gate, &b.up}, step.num_tokens) && matrices_unsupported(p) == nullptr) {
+    p.next_order = order_for(b.down, step.num_tokens);
+    linear(p, take_normed(p, b.norm, b.gate.cols, step, stream), stream);
   } else {
     CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(b.gate.cols), b.norm.weight, b.norm.eps, scratch_->normed, stream));
     gemm(scratch_->normed, step.num_tokens, b.gate, scratch_->gate_up, false, 2 * width, false, stream);
     gemm(scratch_->normed, step.num_tokens, b.up, scratch_->gate_up + width, false, 2 * width, false, stream);
     CUDA_CHECK(gate(scratch_->gate_up, step.num_tokens, width, gelu, b.gate.bias, b.up.bias, scratch_->gated, stream));
   }
-  residual(b.down, b.post_norm, scratch_->gated, step, index, stream);
+  residual(b.down, b.post_norm, scratch_->gated, p.next_order, step, index, stream);
 }
 
 void CudaBackend::run(const HeadBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
   LinearParams p{.matrix = {}, .x = scratch_->last, .tokens = step.num_rows, .out = scratch_->logits, .out_stride = shape_.logits_stride, .softcap = b.softcap};
   p.matrix[0] = matrix_of(b.head);
-  const bool direct = narrow(step) && step.num_rows == step.num_tokens;  // every token is its row's last
-  if (direct) {
-    set_norm_factor(p, b.norm);
+  XOrder order = XOrder::kBf16;
+  if (prepared_) {
+    order = take_normed(p, b.norm, b.head.cols, step, stream);
   } else {
     CUDA_CHECK(rms_norm_last(rows_of(step), scratch_->x, static_cast<int>(b.head.cols), b.norm.weight, b.norm.eps, scratch_->last, stream));
   }
-  if (step.num_rows <= kMaxLinearTokens) return linear(p, stream);
+  if (fused({&b.head}, step.num_rows)) return void(linear(p, order, stream));
   gemm(scratch_->last, step.num_rows, b.head, scratch_->logits, true, shape_.logits_stride, false, stream);
   if (b.softcap > 0) CUDA_CHECK(soft_cap(scratch_->logits, step.num_rows * shape_.logits_stride, b.softcap, stream));
 }
@@ -491,7 +551,8 @@ void CudaBackend::run(const HeadBlock& b, const StepShape& step, size_t, cudaStr
 std::vector<std::string> CudaBackend::decisions() const {
   std::string sizes;
   for (const Graph& graph : graphs_) sizes += (sizes.empty() ? "" : ", ") + std::to_string(graph.rows);
-  return {"projections of up to " + std::to_string(kMaxLinearTokens) + " tokens: own kernels on stored weights, norms by factor, epilogues fused",
+  return {"projections of up to " + std::to_string(most_linear_tokens(WeightForm::kBf16)) + " tokens (quantised " +
+              std::to_string(most_linear_tokens(WeightForm::kFp8)) + "): own kernels on stored weights, norms by factor, epilogues fused",
           "projections of more tokens: cuBLASLt in bf16; quantised matrices are widened into scratch, one at a time",
           std::string("attention decode: ") + attention_.decode + ", " + (options_.kv_splits > 0 ? std::to_string(options_.kv_splits) + " splits (fixed)" : std::string("splits planned on the device from effective lengths")),
           std::string("attention extend: ") + attention_.extend + (options_.fold_decode ? "; decode rows of mixed steps too (mixed fold)" : "; beside the decode kernel in mixed steps"),

@@ -9,7 +9,7 @@
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_extend.h"
 #include "kernels/cuda/gemm_lt.h"
-#include "kernels/cuda/linear_decode.h"
+#include "kernels/cuda/linear_wide.h"
 #include "kernels/cuda/sampler.h"
 #include "kernels/cuda/token_ops.h"
 
@@ -39,7 +39,8 @@ struct CudaScratch {
   StepState* state;
   float* x;                    // [tokens][hidden] residual stream
   __nv_bfloat16* normed;       // [tokens][hidden] input of projections (see LinearParams about who normalises)
-  float* squares;              // [kMaxSquareParts][kMaxLinearTokens]
+  float* squares;              // [parts][tokens], see LinearParams
+  __nv_bfloat16* ordered;      // [tokens][cols] a projection's input in the order of its weights' form
   float* qkv;                  // [tokens][qkv]
   __nv_bfloat16* q;            // [tokens][q]
   __nv_bfloat16* attended;     // [tokens][q]
@@ -72,7 +73,9 @@ struct CudaScratch {
     take(state, 1);
     take(x, tokens * w.hidden);
     take(normed, tokens * w.hidden);
-    take(squares, int64_t{kMaxSquareParts} * kMaxLinearTokens);
+    const int64_t wide_tokens = std::min<int64_t>(tokens, kMostWideTokens);
+    take(squares, std::max(int64_t{kMaxSquareParts} * kMaxLinearTokens, (w.hidden + 127) / 128 * wide_tokens));  // tiles of 128 rows
+    take(ordered, wide_tokens * w.max_cols);
     take(qkv, tokens * w.qkv);
     take(q, tokens * w.q);
     take(attended, tokens * w.q);

@@ -13,115 +13,44 @@
 // Bound: bytes of weights / HBM bandwidth; past 16 tokens x, read again for each 16 rows, outgrows the weights.
 #include "kernels/cuda/linear_decode.h"
 
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
 #include "device/cuda/gpu_code.h"
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/linear_forms.cuh"
 
 namespace tailrace::cuda {
 namespace {
 
 constexpr int kGroupRows = 16, kMaxSlots = 8;
-constexpr float kHalfFactor = 16.0f;
 
-// ---- Weight forms ------------------------------------------------------------------------------------------------
+// ---- Ring slots --------------------------------------------------------------------------------------------------
 // A ring slot holds 128 bytes of each row. A lane's load of 16 of them gives kValues consecutive values; pairs(j) gives eight
-// of those, from 8 j on, as pairs for the tensor cores: bf16 as it is stored, everything else as f16, which holds e4m3 and
-// integers exactly. x is bf16; for f16 a warp rewrites its slice, 1/16 of its size so that no activation is too large.
-
-__host__ __device__ constexpr int padded_scales(int bytes) { return (bytes + 15) / 16 * 16; }  // copies move 16 bytes
-
-__device__ __forceinline__ uint32_t bits_of(__half2 v) { return *reinterpret_cast<const uint32_t*>(&v); }
-__device__ __forceinline__ __half2 halves_of(uint32_t v) { return *reinterpret_cast<const __half2*>(&v); }
+// of those, from 8 j on, as pairs for the tensor cores. x is bf16; for f16 a warp rewrites its slice, 1/16 of its size.
 
 template <WeightForm F>
-struct Form;
+__host__ __device__ constexpr int padded_scales(int cols) {  // copies move 16 bytes
+  return (Form<F>::scale_bytes(cols) + 15) / 16 * 16;
+}
 
-template <>
-struct Form<WeightForm::kBf16> {
-  static constexpr int kValues = 8;
-  static constexpr bool kHalf = false;
-  static __host__ __device__ constexpr int value_bytes(int cols) { return cols * 2; }
-  static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
-  struct Piece {
-    uint4 v;
-    __device__ __forceinline__ Piece(const uint4& v, uint32_t, int) : v(v) {}
-    __device__ __forceinline__ void pairs(int, uint32_t (&w)[4]) const { w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w; }
-  };
-};
-
-template <>
-struct Form<WeightForm::kF16> : Form<WeightForm::kBf16> {
-  static constexpr bool kHalf = true;
-};
-
-template <>
-struct Form<WeightForm::kFp8> {
-  static constexpr int kValues = 16;
-  static constexpr bool kHalf = true;
-  static __host__ __device__ constexpr int value_bytes(int cols) { return cols; }
-  static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
-  struct Piece {
-    uint32_t v[4];
-    __device__ __forceinline__ Piece(const uint4& v, uint32_t, int) : v{v.x, v.y, v.z, v.w} {}
-    __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        w[i] = ptx::halves_of_e4m3(static_cast<uint16_t>(v[2 * j + i / 2] >> (16 * (i % 2))));
-      }
-    }
-  };
-};
-
-template <>
-struct Form<WeightForm::kInt4> {
-  static constexpr int kValues = 32;
-  static constexpr bool kHalf = true;
-  static __host__ __device__ constexpr int value_bytes(int cols) { return cols / 2; }
-  static __host__ __device__ constexpr int scale_bytes(int cols) { return padded_scales(cols / 32 * 4); }
-  struct Piece {  // one block
-    uint32_t v[4];
-    __half2 d, m;
-    __device__ __forceinline__ Piece(const uint4& v, uint32_t scales, int piece) : v{v.x, v.y, v.z, v.w} {
+template <WeightForm F>
+struct Piece {
+  uint32_t v[4];
+  __half2 d, m;
+  __device__ __forceinline__ Piece(const uint4& v, uint32_t scales, int piece) : v{v.x, v.y, v.z, v.w} {
+    if constexpr (F == WeightForm::kInt4) {  // one block
       const __half2 s = halves_of(ptx::load_shared_4(scales + piece * 4));
       d = __low2half2(s), m = __high2half2(s);
-    }
-    __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const __half2 q = halves_of(((v[j] >> (4 * i)) & 0x000f000fu) | 0x64006400u);  // 1024 + q
-        w[i] = bits_of(__hfma2(__hsub2(q, __float2half2_rn(1024.0f)), d, m));
-      }
-    }
-  };
-};
-
-template <>
-struct Form<WeightForm::kInt8> {
-  static constexpr int kValues = 16;
-  static constexpr bool kHalf = true;
-  static __host__ __device__ constexpr int value_bytes(int cols) { return cols; }
-  static __host__ __device__ constexpr int scale_bytes(int cols) { return padded_scales(cols / 32 * 8); }
-  struct Piece {  // half a block
-    uint32_t v[4];
-    __half2 d, m;
-    __device__ __forceinline__ Piece(const uint4& v, uint32_t scales, int piece) : v{v.x ^ kFlip, v.y ^ kFlip, v.z ^ kFlip, v.w ^ kFlip} {
+    } else if constexpr (F == WeightForm::kInt8) {  // half a block
       const uint2 s = ptx::load_shared_8(scales + piece / 2 * 8);
       d = piece % 2 == 0 ? __low2half2(halves_of(s.x)) : __high2half2(halves_of(s.x)), m = __low2half2(halves_of(s.y));
     }
-    static constexpr uint32_t kFlip = 0x80808080u;  // q + 128
-    __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
+  }
+  __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
+    constexpr int kWords = 32 / Form<F>::kValues;  // of eight values
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const __half2 q = halves_of(__byte_perm(v[2 * j + i / 2], 0x64646464u, i % 2 == 0 ? 0x4140 : 0x4342));  // 1024 + 128 + q
-        w[i] = bits_of(__hfma2(__hsub2(q, __float2half2_rn(1152.0f)), d, m));
-      }
-    }
-  };
+    for (int i = 0; i < kWords; ++i) Form<F>::word(v[kWords * j + i], d, m, w + i * 4 / kWords);
+  }
 };
 
 constexpr int kRowBytes = 128;  // of a slot
@@ -156,7 +85,7 @@ struct Config {
   static constexpr int kGroups = G;
   static constexpr int kTileRows = kGroups * kGroupRows;
   static constexpr int kSlice = 8 * Form<F>::kValues;  // columns of a slot
-  static constexpr int kScaleRow = Form<F>::scale_bytes(kSlice), kXRow = kSlice * 2;
+  static constexpr int kScaleRow = padded_scales<F>(kSlice), kXRow = kSlice * 2;
   static constexpr int kScalesAt = kTileRows * kRowBytes, kXAt = kScalesAt + kTileRows * kScaleRow;
   static constexpr int kSlotBytes = kXAt + T * kXRow;
   static constexpr int kJoinStride = kTokens + 1;
@@ -226,8 +155,8 @@ struct Stream {
       for (int i = 0; i < kScaleCopies; ++i) {
         const RowPlace place = row_place(p, C::kTileRows, tile, (i * 32 + lane) / kScalePieces);
         const Matrix& m = place.matrix != nullptr ? *place.matrix : p.matrix[0];
-        scales_from[i] = static_cast<const char*>(m.scales) + (place.matrix != nullptr ? int64_t{place.row} * Form<F>::scale_bytes(cols) : 0) +
-                         begin / 32 * (Form<F>::scale_bytes(128) / 4) + (i * 32 + lane) % kScalePieces * 16;
+        scales_from[i] = static_cast<const char*>(m.scales) + (place.matrix != nullptr ? int64_t{place.row} * padded_scales<F>(cols) : 0) +
+                         begin / 32 * Form<F>::scale_bytes(32) + (i * 32 + lane) % kScalePieces * 16;
       }
     }
   }
@@ -246,7 +175,7 @@ struct Stream {
 #pragma unroll
       for (int i = 0; i < kScaleCopies; ++i) {
         const int at = i * 32 + lane;
-        const bool real = Form<F>::scale_bytes(left(slice)) > at % kScalePieces * 16;
+        const bool real = padded_scales<F>(left(slice)) > at % kScalePieces * 16;
         if (at < C::kTileRows * kScalePieces) {
           ptx::copy_16_to(slot + C::kScalesAt + at * 16, real ? scales_from[i] + slice * (C::kWarps * C::kScaleRow) : scales_from[i], real);
         }
@@ -268,9 +197,6 @@ struct Stream {
 
   // x of a slot from bf16 to f16, divided by kHalfFactor.
   __device__ __forceinline__ void halve_tokens(uint32_t slot) const {
-    const auto half_pair = [](uint32_t pair) {
-      return bits_of(__floats2half2_rn(__uint_as_float(pair << 16) * (1 / kHalfFactor), __uint_as_float(pair & 0xffff0000u) * (1 / kHalfFactor)));
-    };
 #pragma unroll
     for (int i = 0; i < (C::kMaxTokens * C::kXRow / 8 + 31) / 32; ++i) {
       const int at = i * 32 + lane;
@@ -305,10 +231,8 @@ __device__ void finish(const LinearParams& p, const float* join, const float* fa
       const int pair = i % (kTileRows / 2), m = i / (kTileRows / 2), r = pair / 8 * kGroupRows + pair % 8;
       const int row = tile * (kTileRows / 2) + pair;
       if (m >= p.tokens || row >= p.matrix[0].rows) continue;
-      float gate = sum(r, m), up = sum(r + 8, m);
-      if (p.matrix[0].row_scale != nullptr) gate *= p.matrix[0].row_scale[row], up *= p.matrix[1].row_scale[row];
-      if (p.matrix[0].bias != nullptr) gate += p.matrix[0].bias[row], up += p.matrix[1].bias[row];
-      p.gated[int64_t{m} * p.matrix[0].rows + row] = __float2bfloat16(activate(gate, p.gelu) * up);
+      p.gated[int64_t{m} * p.matrix[0].rows + row] = __float2bfloat16(
+          activate(RowConstants(p.matrix[0], row)(sum(r, m)), p.gelu) * RowConstants(p.matrix[1], row)(sum(r + 8, m)));
     }
     return;
   }
@@ -318,17 +242,15 @@ __device__ void finish(const LinearParams& p, const float* join, const float* fa
     float squared = 0;
     const RowPlace place = m < p.tokens ? row_place(p, kTileRows, tile, r) : RowPlace{nullptr, 0};
     if (place.matrix != nullptr) {
-      float y = sum(r, m);
-      if (place.matrix->row_scale != nullptr) y *= place.matrix->row_scale[place.row];
-      if (place.matrix->bias != nullptr) y += place.matrix->bias[place.row];
+      float y = RowConstants(*place.matrix, place.row)(sum(r, m));
       const int column = tile * kTileRows + r;
       float* out = p.out + int64_t{m} * p.out_stride + column;
       if (p.out_kind == LinearOut::kResidual) {
         y += __ldcg(out);
         if (p.next != nullptr) p.next[int64_t{m} * p.out_stride + column] = __float2bfloat16(y * p.next_norm[column]);
         squared = y * y;
-      } else if (p.softcap > 0) {
-        y = p.softcap * tanhf(y / p.softcap);
+      } else {
+        y = capped(p, y);
       }
       *out = y;
     }
@@ -370,11 +292,11 @@ linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
   for (int m = warp; m < C::kTokens; m += C::kWarps) {
     float total = 0;
     if (p.squares != nullptr && m < p.tokens) {
-      for (int i = lane; i < p.num_squares; i += 32) total += __ldcg(p.squares + i * kMaxLinearTokens + m);
+      for (int i = lane; i < p.num_squares; i += 32) total += __ldcg(p.squares + int64_t{i} * p.squares_stride + m);
 #pragma unroll
       for (int o = 16; o > 0; o >>= 1) total += __shfl_xor_sync(~0u, total, o);
     }
-    if (lane == 0) factor[m] = (Form<F>::kHalf ? kHalfFactor : 1.0f) * (p.squares != nullptr ? rsqrtf(total / static_cast<float>(stream.cols) + p.eps) : 1.0f);
+    if (lane == 0) factor[m] = (Form<F>::kHalf ? kHalfFactor : 1.0f) * (p.squares != nullptr ? norm_factor(p, total) : 1.0f);
   }
 
   const int g = lane / 4, c = lane % 4;
@@ -409,8 +331,8 @@ linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
         for (int group = 0; group < G; ++group) {
           const uint32_t row = base + row_at + group * kGroupRows * kRowBytes + (piece ^ weight_swizzle(g)) * 16;
           const uint32_t scales = base + C::kScalesAt + (group * kGroupRows + g) * C::kScaleRow;
-          const typename Form<F>::Piece low(ptx::load_shared_16(row), scales, piece);
-          const typename Form<F>::Piece high(ptx::load_shared_16(row + 8 * kRowBytes), scales + 8 * C::kScaleRow, piece);
+          const Piece<F> low(ptx::load_shared_16(row), scales, piece);
+          const Piece<F> high(ptx::load_shared_16(row + 8 * kRowBytes), scales + 8 * C::kScaleRow, piece);
 #pragma unroll
           for (int j = 0; j < kValues / 8; ++j) {
             uint32_t a[4], b[4];
@@ -460,7 +382,7 @@ linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
   if (p.out_kind == LinearOut::kResidual && p.next != nullptr && thread % C::kTileRows == 0) {
     for (int step = 0; step < C::kSteps; ++step) {
       const int m = (thread + step * C::kThreads) / C::kTileRows;
-      if (m < p.tokens) p.out_squares[blockIdx.x * kMaxLinearTokens + m] = squares[step];
+      if (m < p.tokens) p.out_squares[int64_t{blockIdx.x} * p.squares_stride + m] = squares[step];
     }
   }
 }
@@ -536,13 +458,16 @@ int linear_ctas(const LinearParams& params, int num_sms) {
   return dispatch(params, [&]<class C>(C, auto) { return num_ctas<C>(params, num_sms); });
 }
 
-const char* linear_unsupported(const LinearParams& params) {
-  if (params.tokens > kMaxLinearTokens) return "too many tokens";
+const char* matrices_unsupported(const LinearParams& params) {
   for (int i = 0; i < params.num_matrices; ++i) {
     if (value_row_bytes(params.matrix[i].form, params.matrix[i].cols) % 16 != 0) return "rows are not whole 16 bytes";
     if (params.matrix[i].form != params.matrix[0].form) return "the matrices are stored in different formats";
   }
   return nullptr;
+}
+
+const char* linear_unsupported(const LinearParams& params) {
+  return params.tokens > kMaxLinearTokens ? "too many tokens" : matrices_unsupported(params);
 }
 
 cudaError_t run_linear(const LinearParams& params, int num_sms, cudaStream_t stream) {

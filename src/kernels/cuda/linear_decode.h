@@ -27,6 +27,16 @@ enum class LinearOut : uint8_t {
   kGated,     // gated[m][n] = act(gate) * up                                    bf16; matrix[0] is gate, matrix[1] is up
 };
 
+// How a projection's input lies. The last three are for linear_wide alone: halves of x / 16, so ordered that 4 bytes of a stored row,
+// which hold that many values, are what a lane's registers of tensor-core operands need (x_position).
+enum class XOrder : uint8_t { kBf16, kHalf2, kHalf4, kHalf8 };
+// Where value k of a token lies.
+TAILRACE_FORM_FN int x_position(XOrder order, int k) {
+  const int shift = static_cast<int>(order), pack = 1 << shift;  // values of 4 bytes
+  const int i = k & (4 * pack - 1), lane = i >> shift, e = i & (pack - 1);
+  return shift < 2 ? k : k - i + e / 4 * 16 + e % 4 / 2 * 8 + 2 * lane + e % 2;
+}
+
 inline constexpr int kScaleBlock = 128;  // columns that a block scale covers
 inline constexpr int kMaxLinearTokens = 16;
 inline constexpr int kMaxLinearMatrices = 3;
@@ -39,15 +49,17 @@ struct LinearParams {
   const __nv_bfloat16* x = nullptr;   // [tokens][cols]
   int tokens = 0;
   // Where x is not normalised yet: y is multiplied by rsqrt(sum of squares / cols + eps) of its token. Null: it is.
-  const float* squares = nullptr;     // [num_squares][kMaxLinearTokens]
+  const float* squares = nullptr;     // [num_squares][squares_stride]
   int num_squares = 0;
+  int squares_stride = kMaxLinearTokens;  // of out_squares too
   float eps = 0;
   float* out = nullptr;               // [tokens][out_stride]
   int64_t out_stride = 0;
   float softcap = 0;                  // kStore: softcap * tanh(y / softcap); 0: none
   const float* next_norm = nullptr;   // [rows] weight of the norm that follows
   __nv_bfloat16* next = nullptr;      // [tokens][rows]
-  float* out_squares = nullptr;       // [linear_ctas][kMaxLinearTokens]
+  XOrder next_order = XOrder::kBf16;  // of next, or of gated; others than kBf16: linear_wide alone
+  float* out_squares = nullptr;       // [linear_ctas][squares_stride]
   __nv_bfloat16* gated = nullptr;     // [tokens][rows of matrix[0]]
   bool gelu = false;                  // kGated: tanh-approximated GELU, else SiLU
 };
@@ -56,6 +68,8 @@ struct LinearParams {
 cudaError_t prepare_linear();
 // CTAs of the launch: how many parts out_squares gets.
 int linear_ctas(const LinearParams& params, int num_sms);
+// Why no kernel on stored forms serves the matrices together (static text), or null.
+const char* matrices_unsupported(const LinearParams& params);
 // Whether run_linear serves the shape; else why not (static text).
 const char* linear_unsupported(const LinearParams& params);
 // x, squares and out may be written by the kernel before on the stream; weights are asked for before it has ended.

@@ -7,6 +7,7 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_forms.cuh"
 #include "kernels/cuda/ptx.h"
 
 namespace tailrace::cuda {
@@ -337,6 +338,18 @@ __global__ void __launch_bounds__(kThreads) cap_kernel(float* x, int64_t count, 
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) x[i] = cap * tanhf(x[i] / cap);
 }
 
+__global__ void __launch_bounds__(kThreads) order_kernel(const __nv_bfloat16* x, int64_t count, int cols, XOrder order, uint16_t* out) {
+  enter();
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (i >= count) return;
+  const int64_t row = i / cols * cols;
+  const int k = static_cast<int>(i - row);
+  const uint4 v = __ldcg(reinterpret_cast<const uint4*>(x + i));
+  const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) *reinterpret_cast<uint32_t*>(out + row + x_position(order, k + 2 * j)) = half_pair(pairs[j]);
+}
+
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(Matrix m, __nv_bfloat16* out) {
   enter();
   const int per_row = m.cols / 8;
@@ -387,6 +400,10 @@ cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStr
 }
 cudaError_t soft_cap(float* x, int64_t count, float cap, cudaStream_t stream) {
   return launch(cap_kernel, std::min(blocks_for(count), 1024), kThreads, stream, x, count, cap);
+}
+cudaError_t order_tokens(const __nv_bfloat16* x, int tokens, int cols, XOrder order, void* out, cudaStream_t stream) {
+  const int64_t count = int64_t{tokens} * cols;
+  return launch(order_kernel, blocks_for(count / 8), kThreads, stream, x, count, cols, order, static_cast<uint16_t*>(out));
 }
 cudaError_t dequantize(const Matrix& m, __nv_bfloat16* out, cudaStream_t stream) {
   return launch(dequantize_kernel, std::min(blocks_for(int64_t{m.rows} * m.cols / 8), 2048), kThreads, stream, m, out);

@@ -101,6 +101,9 @@ cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStr
 // x = cap * tanh(x / cap)
 cudaError_t soft_cap(float* x, int64_t count, float cap, cudaStream_t stream);
 
+// out[tokens][cols] = x in another order. cols: whole 16 bytes of the form that the order is for.
+cudaError_t order_tokens(const __nv_bfloat16* x, int tokens, int cols, XOrder order, void* out, cudaStream_t stream);
+
 // The matrix as bf16 [rows][cols], for products of many tokens.
 cudaError_t dequantize(const Matrix& matrix, __nv_bfloat16* out, cudaStream_t stream);
 
