@@ -102,6 +102,7 @@ void run_all(int threads_count) {
   bench_decode(threads, gemma, 1, 4096);
   for (int32_t q_len : {32, 128, 512, 2048}) bench_extend(threads, smol, 0, q_len, fma);
   bench_extend(threads, smol, 1536, 512, fma);
+  for (int32_t q_len : {1, 4, 16}) bench_extend(threads, smol, 7000, q_len + 1, fma);
   bench_extend(threads, llama, 0, 1024, fma);
   bench_extend(threads, gemma, 0, 1024, fma);
 }

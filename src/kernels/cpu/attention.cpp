@@ -6,6 +6,7 @@
 
 #include "base/test_fault.h"
 #include "kernels/cpu/linear.h"
+#include "kernels/kv_address.h"
 
 namespace tailrace::cpu {
 namespace {
@@ -23,36 +24,58 @@ struct Run {
   const AttentionPlan& plan;
   const AttentionParams& params;
   const Partials& partials;
+  const Partials& segments;
 
   int64_t out_stride() const { return partials.out_stride; }
-  int32_t group() const { return params.q_heads / params.kv_heads; }
 
-  void extend_tile(int64_t task, float* scratch) const {
-    const auto kv_head = static_cast<int32_t>(task % params.kv_heads);
-    const auto tile = static_cast<int32_t>(task / params.kv_heads);
-    const int32_t row = owner(plan.first_tile, plan.num_decode_rows, plan.num_rows, tile);
-    const int32_t begin = (tile - plan.first_tile[row]) * plan.queries_per_tile;
-    const int32_t end = std::min(params.rows[row].q_len, begin + plan.queries_per_tile);
-    kernels.extend(params, row, kv_head, begin, end, scratch);
+  int32_t first_query(int32_t row) const { return params.rows[row].q_start - params.rows[plan.num_decode_rows].q_start; }
+  // Segments that the queries [begin, end) of a row see something of.
+  KeyRange segments_of(int32_t row, int32_t begin, int32_t end) const {
+    const BatchRow& r = params.rows[row];
+    const int64_t length = segment_keys(params.kv), position = r.kv_len - r.q_len + begin;
+    return {first_visible(position, params.window) / length, (position + end - begin - 1) / length + 1};
   }
 
-  void decode_unit(int64_t task, float* scratch) const {
-    const auto kv_head = static_cast<int32_t>(task % params.kv_heads);
-    const auto split = static_cast<int32_t>(task / params.kv_heads);
+  void extend_tile(int64_t index, float* scratch) const {
+    const int32_t parts = std::max(1, plan.num_segments);
+    const auto segment = static_cast<int32_t>(index % parts);
+    const auto tile = static_cast<int32_t>(index / parts / params.kv_heads);
+    ExtendTask task{.row = owner(plan.first_tile, plan.num_decode_rows, plan.num_rows, tile),
+                    .kv_head = static_cast<int32_t>(index / parts % params.kv_heads)};
+    task.q_begin = (tile - plan.first_tile[task.row]) * plan.queries_per_tile;
+    task.q_end = std::min(params.rows[task.row].q_len, task.q_begin + plan.queries_per_tile);
+    if (plan.num_segments > 0) {
+      const KeyRange seen = segments_of(task.row, task.q_begin, task.q_end);
+      if (segment < seen.begin || segment >= seen.end) return;
+      task.segment = segment;
+      task.first_query = first_query(task.row);
+      task.partials = &segments;
+    }
+    kernels.extend(params, task, scratch);
+  }
+
+  void merge_query(int32_t row, int32_t query, float* scratch) const {
+    const int32_t tile_begin = query / plan.queries_per_tile * plan.queries_per_tile;
+    const int32_t tile_end = std::min(params.rows[row].q_len, tile_begin + plan.queries_per_tile);
+    const ExtendTask task{.row = row, .first_query = first_query(row), .partials = &segments};
+    kernels.merge_segments(params, task, query, segments_of(row, tile_begin, tile_end), scratch);
+  }
+
+  void decode_unit(int32_t split, float* scratch) const {
     const int32_t row = owner(plan.first_split, 0, plan.num_decode_rows, split);
     const int32_t count = plan.first_split[row + 1] - plan.first_split[row];
     const KeyRange keys = split_range(params.rows[row].kv_len, params.window, count, split - plan.first_split[row]);
     if (test_fault(Fault::kMergeEmptySplit) && keys.begin == keys.end) return;
-    const int64_t at = int64_t{split} * params.q_heads + kv_head * group();
-    kernels.decode(params, row, kv_head, keys, partials.max + at, partials.sum + at, partials.out + at * out_stride(),
-                   out_stride(), scratch);
-    if (count == 1) merge(row, kv_head * group(), group());
+    const int64_t at = int64_t{split} * params.q_heads;
+    kernels.decode(params, row, keys, partials.max + at, partials.sum + at, partials.out + at * out_stride(), out_stride(),
+                   scratch);
+    if (count == 1) merge(row);
   }
 
-  void merge(int32_t row, int32_t head_begin, int32_t heads) const {
+  void merge(int32_t row) const {
     const int32_t first = plan.first_split[row], count = plan.first_split[row + 1] - first;
     float* out = params.out + params.rows[row].q_start * params.out_stride;
-    for (int32_t h = head_begin; h < head_begin + heads; ++h) {
+    for (int32_t h = 0; h < params.q_heads; ++h) {
       const int64_t at = int64_t{first} * params.q_heads + h;
       merge_partials(partials.max + at, partials.sum + at, partials.out + at * out_stride(), count, params.q_heads,
                      params.q_heads * out_stride(), params.sinks != nullptr ? params.sinks + h : nullptr,
@@ -61,7 +84,7 @@ struct Run {
   }
 
   void merge_row(int32_t row) const {
-    if (plan.first_split[row + 1] - plan.first_split[row] > 1) merge(row, 0, params.q_heads);
+    if (plan.first_split[row + 1] - plan.first_split[row] > 1) merge(row);
   }
 };
 
@@ -74,11 +97,12 @@ const AttentionKernels& attention_kernels() {
   return *attention_portable();
 }
 
-int64_t attention_thread_floats(int64_t head_dim, int64_t gqa_ratio) {
+int64_t attention_thread_floats(int64_t head_dim, int64_t q_heads, int64_t gqa_ratio) {
   const int64_t rows = std::max<int64_t>(kTileRows, gqa_ratio);
   constexpr int64_t kLanes = 16, kBlockRows = 24;  // the most of any instruction set
-  const int64_t floats = rows * (2 * head_dim + kLanes + 1) + (kBlockRows + 2 * head_dim) * kKeyChunk;
-  return (floats + 15) / 16 * 16;
+  const int64_t extend = rows * (3 * head_dim + kLanes + 3) + (kBlockRows + 2 * head_dim) * kKeyChunk;
+  const int64_t decode = q_heads * (head_dim + kLanes);
+  return (std::max(extend, decode) + 15) / 16 * 16;
 }
 
 void plan_attention(const Batch& batch, const PlanOptions& options, AttentionPlan* plan) {
@@ -86,16 +110,22 @@ void plan_attention(const Batch& batch, const PlanOptions& options, AttentionPla
   const bool mixed = batch.num_decode_rows < batch.num_rows;
   plan->num_decode_rows = options.fold_decode && mixed ? 0 : batch.num_decode_rows;
   plan->num_splits = plan_splits({.rows = batch.rows, .num_decode_rows = plan->num_decode_rows, .window = options.window,
-                                  .kv_heads = options.kv_heads, .threads = options.threads,
-                                  .forced = options.forced_splits},
+                                  .threads = options.threads, .forced = options.forced_splits},
                                  plan->first_split);
   plan->merges = false;
   for (int32_t r = 0; r < plan->num_decode_rows; ++r) plan->merges |= plan->first_split[r + 1] - plan->first_split[r] > 1;
-  int64_t queries = 0;
-  for (int32_t r = plan->num_decode_rows; r < batch.num_rows; ++r) queries += batch.rows[r].q_len;
-  // Full tiles read a chunk of keys most seldom; smaller ones where there are too few to share out.
+  int64_t queries = 0, longest = 0;
+  for (int32_t r = plan->num_decode_rows; r < batch.num_rows; ++r) {
+    queries += batch.rows[r].q_len;
+    longest = std::max<int64_t>(longest, batch.rows[r].kv_len);
+  }
+  // Full tiles read a chunk of keys most seldom; smaller ones, or tiles cut along their keys, where there are too few to share out.
   int32_t per_tile = std::max(1, kTileRows / options.gqa_ratio);
-  while (per_tile > 8 && queries / per_tile * options.kv_heads < int64_t{4} * options.threads) per_tile /= 2;
+  const auto too_few = [&](int32_t size) { return queries / size * options.kv_heads < int64_t{4} * options.threads; };
+  const int64_t segments = (longest + options.segment_keys - 1) / options.segment_keys;
+  plan->num_segments =
+      options.threads > 1 && queries <= kMaxSplitQueries && segments > 1 && too_few(per_tile) ? static_cast<int32_t>(segments) : 0;
+  while (plan->num_segments == 0 && per_tile > 8 && too_few(per_tile)) per_tile /= 2;
   plan->queries_per_tile = per_tile;
   plan->first_tile[plan->num_decode_rows] = 0;
   for (int32_t r = plan->num_decode_rows; r < batch.num_rows; ++r) {
@@ -105,19 +135,22 @@ void plan_attention(const Batch& batch, const PlanOptions& options, AttentionPla
 }
 
 void run_attention(ThreadPool& pool, const AttentionKernels& kernels, const AttentionPlan& plan,
-                   const AttentionParams& params, const Partials& partials, float* thread_scratch,
-                   int64_t thread_stride) {
-  const Run run{kernels, plan, params, partials};
-  const int64_t tiles = int64_t{plan.first_tile[plan.num_rows]} * params.kv_heads;
-  const int64_t units = int64_t{plan.num_splits} * params.kv_heads;
-  pool.parallel_for(tiles + units, [&](int64_t task, int thread) {
+                   const AttentionParams& params, const Partials& partials, const Partials& segments,
+                   float* thread_scratch, int64_t thread_stride) {
+  const Run run{kernels, plan, params, partials, segments};
+  const int64_t tiles = int64_t{plan.first_tile[plan.num_rows]} * params.kv_heads * std::max(1, plan.num_segments);
+  pool.parallel_for(tiles + plan.num_splits, [&](int64_t task, int thread) {
     float* scratch = thread_scratch + thread * thread_stride;
     if (task < tiles) {
       run.extend_tile(tiles - 1 - task, scratch);  // a row's last tiles see most keys: longest first
     } else {
-      run.decode_unit(task - tiles, scratch);
+      run.decode_unit(static_cast<int32_t>(task - tiles), scratch);
     }
   });
+  for (int32_t r = plan.num_decode_rows; plan.num_segments > 0 && r < plan.num_rows; ++r) {
+    const int32_t queries = plan.first_tile[r + 1] > plan.first_tile[r] ? params.rows[r].q_len : 0;
+    for (int32_t q = 0; q < queries; ++q) run.merge_query(r, q, thread_scratch);
+  }
   if (!plan.merges) return;
   if (int64_t{plan.num_splits} * params.q_heads * params.head_dim <= kSerialMerge) {
     for (int32_t r = 0; r < plan.num_decode_rows; ++r) run.merge_row(r);

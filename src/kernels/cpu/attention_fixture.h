@@ -74,9 +74,10 @@ class AttentionFixture {
     batch.num_decode_rows = num_decode;
     plan_attention(batch,
                    {.kv_heads = shape_.kv_heads, .gqa_ratio = shape_.q_heads / shape_.kv_heads, .window = shape_.window,
-                    .threads = shape_.threads, .forced_splits = shape_.forced_splits, .fold_decode = shape_.fold_decode},
+                    .threads = shape_.threads, .forced_splits = shape_.forced_splits, .segment_keys = segment_keys(kv),
+                    .fold_decode = shape_.fold_decode},
                    &plan);
-    run_attention(pool_threads, kernels, plan, params(layer), partials, scratch(), thread_floats_);
+    run_attention(pool_threads, kernels, plan, params(layer), partials, segments, scratch(), thread_floats_);
   }
 
   AttentionParams params(int64_t layer) const {
@@ -99,7 +100,7 @@ class AttentionFixture {
   std::vector<float> sinks, q, out;
   KvGroupView kv{};
   AttentionPlan plan;
-  Partials partials;
+  Partials partials, segments;
 
  private:
   void allocate_plan() {
@@ -109,10 +110,13 @@ class AttentionFixture {
     first_tile_.assign(static_cast<size_t>(count) + 1, 0);
     plan.first_split = first_split_.data();
     plan.first_tile = first_tile_.data();
-    partial_sums_.resize(2 * entries);
-    partial_out_.resize(entries * static_cast<size_t>(shape_.head_dim));
+    const auto parts = static_cast<size_t>(kMaxSegments * kMaxSplitQueries * shape_.q_heads);
+    partial_sums_.resize(2 * (entries + parts));
+    partial_out_.resize((entries + parts) * static_cast<size_t>(shape_.head_dim));
     partials = {partial_sums_.data(), partial_sums_.data() + entries, partial_out_.data(), shape_.head_dim};
-    thread_floats_ = attention_thread_floats(shape_.head_dim, shape_.q_heads / shape_.kv_heads);
+    float* rest = partial_sums_.data() + 2 * entries;
+    segments = {rest, rest + parts, partial_out_.data() + entries * static_cast<size_t>(shape_.head_dim), shape_.head_dim};
+    thread_floats_ = attention_thread_floats(shape_.head_dim, shape_.q_heads, shape_.q_heads / shape_.kv_heads);
     scratch_.resize(static_cast<size_t>(thread_floats_ * shape_.threads) + 16);
   }
 

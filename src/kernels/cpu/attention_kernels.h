@@ -28,6 +28,8 @@ INLINE V capped(V s, float softcap) {  // softcap * tanh(x), x = s / (2 log2 e)
 
 // The rows of K and V of the chunk at `begin`: keys [from, end) through the block table, begin <= from < end. Keys before
 // `from` may lie in stale blocks; they and those after `end` get readable stand-ins, whose probabilities must be zero.
+// Another KV head's rows lie head_stride(p) elements further.
+INLINE int64_t head_stride(const AttentionParams& p) { return int64_t{p.kv.block_size} * p.kv.head_dim; }
 struct KeyRows {
   const uint16_t* k[kKeyChunk];
   const uint16_t* v[kKeyChunk];
@@ -83,19 +85,32 @@ INLINE float online_softmax(float* s, float* max, float* sums) {
 
 // Decode ----------------------------------------------------------------------------------------------------------------
 
+INLINE void prefetch_far(const void* line) { __builtin_prefetch(line, 0, 2); }  // into the second-level cache
+
+// One chunk of keys of a KV head, and the next one, which is asked for while this one is used.
+struct HeadRows {
+  const KeyRows& rows;
+  const KeyRows& next;
+  int64_t offset;  // of the head, from the pointers in rows
+
+  INLINE const uint16_t* k(int64_t t) const { return rows.k[t] + offset; }
+  INLINE const uint16_t* v(int64_t t) const { return rows.v[t] + offset; }
+};
+
 // s[h][t] = q[h] . k[t] for H heads and a chunk of keys. W keys are transposed in registers, so that lanes are keys. Asks for
-// the values of the chunk meanwhile; decode_values asks for the next chunk's keys.
+// the keys of the next chunk meanwhile; decode_values asks for its values.
 template <int H>
-INLINE void decode_scores(const float* q, int64_t head_dim, const KeyRows& rows, float* s) {
-  for (int t = 0; t < rows.count; t += W) {
-    const uint16_t* const* k = rows.k + t;
+INLINE void decode_scores(const float* q, int64_t head_dim, const HeadRows& chunk, float* s) {
+  for (int t = 0; t < chunk.rows.count; t += W) {
+    const uint16_t* k[W];
+    UNROLL for (int i = 0; i < W; ++i) k[i] = chunk.k(t + i);
     V even[H] = {}, odd[H] = {};
     int64_t d = 0;
     for (; d + 2 * W <= head_dim; d += 2 * W) {
       V pairs[W];
       UNROLL for (int i = 0; i < W; ++i) {
         pairs[i] = (V)load_pairs(k[i] + d);
-        __builtin_prefetch(rows.v[t + i] + d);
+        prefetch_far(chunk.next.k[t + i] + chunk.offset + d);
       }
       transpose(pairs);
       UNROLL for (int i = 0; i < W; ++i) {
@@ -121,17 +136,17 @@ INLINE void decode_scores(const float* q, int64_t head_dim, const KeyRows& rows,
 // out[h][d0, d0 + 2 * P * W) = factor[h] * out + sum_t s[h][t] v[t], in pairs: each 2 * W of out hold the even dims, then
 // the odd ones.
 template <int H, int P>
-INLINE void decode_values(const float* s, const float* factor, const KeyRows& rows, const KeyRows& next, int64_t d0,
-                          float* out, int64_t out_stride) {
+INLINE void decode_values(const float* s, const float* factor, const HeadRows& chunk, int64_t d0, float* out,
+                          int64_t out_stride) {
   V acc[H][2 * P];
   UNROLL for (int h = 0; h < H; ++h) {
     UNROLL for (int i = 0; i < 2 * P; ++i) acc[h][i] = load(out + h * out_stride + d0 + i * W) * factor[h];
   }
-  for (int t = 0; t < rows.count; ++t) {
+  for (int t = 0; t < chunk.rows.count; ++t) {
     V value[2 * P];
     UNROLL for (int i = 0; i < P; ++i) {
-      const VI pairs = load_pairs(rows.v[t] + d0 + 2 * i * W);
-      __builtin_prefetch(next.k[t] + d0 + 2 * i * W);
+      const VI pairs = load_pairs(chunk.v(t) + d0 + 2 * i * W);
+      prefetch_far(chunk.next.v[t] + chunk.offset + d0 + 2 * i * W);
       value[2 * i] = even_bf16(pairs);
       value[2 * i + 1] = odd_bf16(pairs);
     }
@@ -147,46 +162,76 @@ INLINE void decode_values(const float* s, const float* factor, const KeyRows& ro
 
 // The last W dims where head_dim is an odd multiple of W; in order.
 template <int H>
-INLINE void decode_last_values(const float* s, const float* factor, const KeyRows& rows, int64_t d0, float* out,
+INLINE void decode_last_values(const float* s, const float* factor, const HeadRows& chunk, int64_t d0, float* out,
                                int64_t out_stride) {
   for (int h = 0; h < H; ++h) {
     V acc = load(out + h * out_stride + d0) * factor[h];
-    for (int t = 0; t < rows.count; ++t) acc += s[h * kKeyChunk + t] * load_bf16(rows.v[t] + d0);
+    for (int t = 0; t < chunk.rows.count; ++t) acc += s[h * kKeyChunk + t] * load_bf16(chunk.v(t) + d0);
     store(out + h * out_stride + d0, acc);
   }
 }
 
 // One chunk of keys for H query heads; sums [H][W].
 template <int H>
-void decode_chunk(const AttentionParams& p, const float* q, const KeyRows& rows, const KeyRows& next, float* max,
-                  float* sums, float* out, int64_t out_stride) {
+void decode_chunk(const AttentionParams& p, const float* q, const HeadRows& chunk, float* max, float* sums, float* out,
+                  int64_t out_stride) {
   alignas(64) float s[H * kKeyChunk];
   float factor[H];
-  decode_scores<H>(q, p.head_dim, rows, s);
+  const int count = chunk.rows.count;
+  decode_scores<H>(q, p.head_dim, chunk, s);
   for (int h = 0; h < H; ++h) {
     float* row = s + h * kKeyChunk;
     if (p.softcap > 0) {
-      for (int i = 0; i < rows.count; i += W) store(row + i, capped(load(row + i), p.softcap));
+      for (int i = 0; i < count; i += W) store(row + i, capped(load(row + i), p.softcap));
     }
-    for (int i = rows.count; i < kKeyChunk; ++i) row[i] = kNegInf;
+    for (int i = count; i < kKeyChunk; ++i) row[i] = kNegInf;
     factor[h] = online_softmax(row, max + h, sums + h * W);
   }
   constexpr int P = W == 16 ? 2 : 1;
   int64_t d = 0;
-  for (; d + 2 * P * W <= p.head_dim; d += 2 * P * W) decode_values<H, P>(s, factor, rows, next, d, out, out_stride);
-  for (; d + 2 * W <= p.head_dim; d += 2 * W) decode_values<H, 1>(s, factor, rows, next, d, out, out_stride);
-  if (d < p.head_dim) decode_last_values<H>(s, factor, rows, d, out, out_stride);
+  for (; d + 2 * P * W <= p.head_dim; d += 2 * P * W) decode_values<H, P>(s, factor, chunk, d, out, out_stride);
+  for (; d + 2 * W <= p.head_dim; d += 2 * W) decode_values<H, 1>(s, factor, chunk, d, out, out_stride);
+  if (d < p.head_dim) decode_last_values<H>(s, factor, chunk, d, out, out_stride);
 }
 
-void decode(const AttentionParams& p, int32_t row, int32_t kv_head, KeyRange keys, float* max, float* sum, float* out,
-            int64_t out_stride, float* scratch) {
+// One chunk for the query heads of one KV head.
+INLINE void decode_heads(const AttentionParams& p, const HeadRows& chunk, int group, const float* q, float* max, float* sums,
+                         float* out, int64_t out_stride) {
+  for (int h = 0; h < group; h += kMaxGroupHeads) {
+    const float* heads = q + h * p.head_dim;
+    float *to = out + h * out_stride, *lanes = sums + h * W;
+    switch (group - h < kMaxGroupHeads ? group - h : kMaxGroupHeads) {
+      case 1: decode_chunk<1>(p, heads, chunk, max + h, lanes, to, out_stride); break;
+      case 2: decode_chunk<2>(p, heads, chunk, max + h, lanes, to, out_stride); break;
+      case 3: decode_chunk<3>(p, heads, chunk, max + h, lanes, to, out_stride); break;
+      default: decode_chunk<4>(p, heads, chunk, max + h, lanes, to, out_stride); break;
+    }
+  }
+}
+
+// Asks for a whole chunk of the KV heads [0, kv_heads) of `rows`: nobody asked for a task's first one.
+INLINE void prefetch_chunk(const AttentionParams& p, const KeyRows& rows, int32_t kv_heads) {
+  constexpr int64_t kLine = 32;  // values
+  for (int32_t h = 0; h < kv_heads; ++h) {
+    for (int t = 0; t < rows.count; ++t) {
+      for (int64_t d = 0; d < p.head_dim; d += kLine) {
+        prefetch_far(rows.k[t] + h * head_stride(p) + d);
+        prefetch_far(rows.v[t] + h * head_stride(p) + d);
+      }
+    }
+  }
+}
+
+// Chunk by chunk, all KV heads of each: a block's keys and values of all heads lie together and are read as one stream.
+void decode(const AttentionParams& p, int32_t row, KeyRange keys, float* max, float* sum, float* out, int64_t out_stride,
+            float* scratch) {
   const int group = p.q_heads / p.kv_heads;
   const int64_t head_dim = p.head_dim;
-  const float* q = p.q + p.rows[row].q_start * p.q_stride + int64_t{kv_head} * group * head_dim;
-  float* sums = scratch + group * head_dim;  // [group][W]
+  const float* q = p.q + p.rows[row].q_start * p.q_stride;
+  float* sums = scratch + p.q_heads * head_dim;  // [q_heads][W]
   const float scale = query_scale(p);
-  for (int64_t i = 0; i < group * head_dim; i += W) store(scratch + i, load(q + i) * scale);
-  for (int h = 0; h < group; ++h) {
+  for (int64_t i = 0; i < p.q_heads * head_dim; i += W) store(scratch + i, load(q + i) * scale);
+  for (int h = 0; h < p.q_heads; ++h) {
     max[h] = kNegInf;
     store(sums + h * W, V{});
     for (int64_t d = 0; d < head_dim; d += W) store(out + h * out_stride + d, V{});
@@ -197,26 +242,23 @@ void decode(const AttentionParams& p, int32_t row, int32_t kv_head, KeyRange key
     return end < keys.end ? end : keys.end;
   };
   KeyRows chunks[2];  // the current one and the next
-  if (keys.begin < keys.end) chunks[0].find(p, slot, kv_head, keys.begin, keys.begin, chunk_end(keys.begin));
+  if (keys.begin < keys.end) {
+    chunks[0].find(p, slot, 0, keys.begin, keys.begin, chunk_end(keys.begin));
+    prefetch_chunk(p, chunks[0], p.kv_heads);
+  }
   int current = 0;
   for (int64_t begin = keys.begin; begin < keys.end; current ^= 1) {
     const int64_t end = chunk_end(begin);
-    const KeyRows& rows = chunks[current];
-    if (end < keys.end) chunks[current ^ 1].find(p, slot, kv_head, end, end, chunk_end(end));
-    const KeyRows& next = end < keys.end ? chunks[current ^ 1] : rows;
-    for (int h = 0; h < group; h += kMaxGroupHeads) {
-      const float* heads = scratch + h * head_dim;
-      float *to = out + h * out_stride, *lanes = sums + h * W;
-      switch (group - h < kMaxGroupHeads ? group - h : kMaxGroupHeads) {
-        case 1: decode_chunk<1>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
-        case 2: decode_chunk<2>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
-        case 3: decode_chunk<3>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
-        default: decode_chunk<4>(p, heads, rows, next, max + h, lanes, to, out_stride); break;
-      }
+    if (end < keys.end) chunks[current ^ 1].find(p, slot, 0, end, end, chunk_end(end));
+    const KeyRows& next = chunks[end < keys.end ? current ^ 1 : current];
+    for (int32_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) {
+      const int32_t h = kv_head * group;
+      decode_heads(p, {chunks[current], next, kv_head * head_stride(p)}, group, scratch + h * head_dim, max + h, sums + h * W,
+                   out + h * out_stride, out_stride);
     }
     begin = end;
   }
-  for (int h = 0; h < group; ++h) {
+  for (int h = 0; h < p.q_heads; ++h) {
     sum[h] = sum_lanes(load(sums + h * W));
     for (int64_t d = 0; d + 2 * W <= head_dim; d += 2 * W) {
       float* at = out + h * out_stride + d;
@@ -286,13 +328,17 @@ void multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride
   }
 }
 
-// keys [head_dim][kKeyChunk] and values [kKeyChunk][head_dim] of a chunk, fp32. Keys are transposed as pairs of bf16.
-void widen(const KeyRows& rows, int64_t head_dim, float* keys, float* values) {
+// keys [head_dim][kKeyChunk] and values [kKeyChunk][head_dim] of a chunk, fp32. Keys are transposed as pairs of bf16. Asks for
+// the next chunk meanwhile.
+void widen(const KeyRows& rows, const KeyRows& next, int64_t head_dim, float* keys, float* values) {
   for (int t = 0; t < rows.count; t += W) {
     int64_t d = 0;
     for (; d + 2 * W <= head_dim; d += 2 * W) {
       V pairs[W];
-      UNROLL for (int i = 0; i < W; ++i) pairs[i] = (V)load_pairs(rows.k[t + i] + d);
+      UNROLL for (int i = 0; i < W; ++i) {
+        pairs[i] = (V)load_pairs(rows.k[t + i] + d);
+        prefetch_far(next.k[t + i] + d);
+      }
       transpose(pairs);
       UNROLL for (int i = 0; i < W; ++i) {
         store(keys + (d + 2 * i) * kKeyChunk + t, even_bf16((VI)pairs[i]));
@@ -307,15 +353,20 @@ void widen(const KeyRows& rows, int64_t head_dim, float* keys, float* values) {
     }
   }
   for (int t = 0; t < rows.count; ++t) {
-    for (int64_t d = 0; d < head_dim; d += W) store(values + t * head_dim + d, load_bf16(rows.v[t] + d));
+    for (int64_t d = 0; d < head_dim; d += W) {
+      store(values + t * head_dim + d, load_bf16(rows.v[t] + d));
+      if (d % (2 * W) == 0) prefetch_far(next.v[t] + d);
+    }
   }
 }
 
 constexpr int kBlockRows = 4 * kMicroRows;  // of a tile at a time: their scores and outputs stay in the first-level cache
 
-// The arrays of one tile, cut from the thread's scratch.
+// The arrays of one tile, cut from the thread's scratch. out, sums and max are of the segment that is walked; `all` is what
+// the segments before it came to.
 struct Tile {
   float *q, *out, *scores, *keys, *values, *sums, *max;
+  float *all_out, *all_sum, *all_max;
 
   Tile(float* scratch, int64_t rows, int64_t head_dim) {
     q = scratch;
@@ -325,6 +376,9 @@ struct Tile {
     values = keys + head_dim * kKeyChunk;
     sums = values + head_dim * kKeyChunk;  // [rows][W]
     max = sums + rows * W;
+    all_max = max + rows;
+    all_sum = all_max + rows;
+    all_out = all_sum + rows;
   }
 };
 
@@ -363,47 +417,121 @@ INLINE void extend_chunk(const AttentionParams& p, const Tile& tile, int64_t row
   }
 }
 
-// The epilogue of one row: the sink joins the denominator, the output is normalised.
-INLINE void finish_row(const Tile& tile, int64_t row, const float* sink, int64_t head_dim, float* out) {
-  const float max = tile.max[row], sink_max = sink != nullptr ? *sink * kLog2e : kNegInf;
-  const float top = sink_max > max ? sink_max : max;
-  if (top == kNegInf) {  // only where scores are not numbers: a query sees itself
-    for (int64_t d = 0; d < head_dim; d += W) store(out + d, V{});
-    return;
-  }
-  const float weight = exp2s(max - top);
-  const float inverse = weight / (weight * sum_lanes(load(tile.sums + row * W)) + exp2s(sink_max - top));
-  for (int64_t d = 0; d < head_dim; d += W) store(out + d, load(tile.out + row * head_dim + d) * inverse);
-}
+// The softmax over some keys of one row: values summed with weights 2^(score - max), not normalised.
+struct Softmax {
+  float *max, *sum, *out;
 
-void extend(const AttentionParams& p, int32_t row, int32_t kv_head, int32_t q_begin, int32_t q_end, float* scratch) {
-  const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim, rows = (q_end - q_begin) * group;
-  const BatchRow& r = p.rows[row];
-  const int64_t position = r.kv_len - r.q_len + q_begin;  // of the tile's first query
-  const int64_t keys_end = position + (q_end - q_begin);
-  const Tile tile(scratch, rows, head_dim);
-  const float scale = query_scale(p);
-  for (int64_t m = 0; m < rows; ++m) {
-    const float* q = p.q + (r.q_start + q_begin + m / group) * p.q_stride + (kv_head * group + m % group) * head_dim;
+  // Adds what later keys came to. Always one segment at a time in their order, so that the result does not depend on which
+  // task walked which segment; one copy of the code, so that the compiler contracts its products one way.
+  __attribute__((noinline)) void fold(float later_max, float later_sum, const float* later_out, int64_t head_dim) const {
+    if (later_max == kNegInf) return;
+    const float top = later_max > *max ? later_max : *max;
+    const float keep = *max == kNegInf ? 0.0f : exp2s(*max - top), add = exp2s(later_max - top);
+    *sum = *max == kNegInf ? later_sum : *sum * keep + later_sum * add;
     for (int64_t d = 0; d < head_dim; d += W) {
-      store(tile.q + m * head_dim + d, load(q + d) * scale);
-      store(tile.out + m * head_dim + d, V{});
+      const V later = load(later_out + d);
+      store(out + d, *max == kNegInf ? later : load(out + d) * keep + later * add);
     }
+    *max = top;
+  }
+
+  // The sink joins the denominator, the output is normalised.
+  __attribute__((noinline)) void finish(const float* sink, int64_t head_dim, float* to) const {
+    const float sink_max = sink != nullptr ? *sink * kLog2e : kNegInf;
+    const float top = sink_max > *max ? sink_max : *max;
+    if (top == kNegInf) {  // only where scores are not numbers: a query sees itself
+      for (int64_t d = 0; d < head_dim; d += W) store(to + d, V{});
+      return;
+    }
+    const float weight = exp2s(*max - top);
+    const float inverse = weight / (weight * *sum + exp2s(sink_max - top));
+    for (int64_t d = 0; d < head_dim; d += W) store(to + d, load(out + d) * inverse);
+  }
+};
+
+INLINE void clear_state(const Tile& tile, int64_t rows, int64_t head_dim) {
+  for (int64_t m = 0; m < rows; ++m) {
+    for (int64_t d = 0; d < head_dim; d += W) store(tile.out + m * head_dim + d, V{});
     store(tile.sums + m * W, V{});
     tile.max[m] = kNegInf;
   }
-  KeyRows keys;
-  const int64_t visible = first_visible(position, p.window);  // blocks before it may be stale
-  for (int64_t begin = visible / kKeyChunk * kKeyChunk; begin < keys_end; begin += kKeyChunk) {
-    const int64_t end = begin + kKeyChunk < keys_end ? begin + kKeyChunk : keys_end;
-    keys.find(p, r.slot, kv_head, begin, begin > visible ? begin : visible, end);
-    widen(keys, head_dim, tile.keys, tile.values);
-    extend_chunk(p, tile, rows, position, begin, end);
+}
+
+// Walks the keys [begin, end) of one segment; those before `visible` may lie in stale blocks.
+INLINE void extend_segment(const AttentionParams& p, const Tile& tile, int64_t rows, int64_t slot, int32_t kv_head,
+                           int64_t position, int64_t visible, int64_t begin, int64_t end) {
+  KeyRows chunks[2];
+  const auto find = [&](KeyRows& keys, int64_t at) {
+    keys.find(p, slot, kv_head, at, at > visible ? at : visible, at + kKeyChunk < end ? at + kKeyChunk : end);
+  };
+  find(chunks[0], begin);
+  prefetch_chunk(p, chunks[0], 1);
+  for (int current = 0; begin < end; begin += kKeyChunk, current ^= 1) {
+    const int64_t chunk_end = begin + kKeyChunk < end ? begin + kKeyChunk : end;
+    if (chunk_end < end) find(chunks[current ^ 1], chunk_end);
+    widen(chunks[current], chunks[chunk_end < end ? current ^ 1 : current], p.head_dim, tile.keys, tile.values);
+    extend_chunk(p, tile, rows, position, begin, chunk_end);
+  }
+}
+
+void extend(const AttentionParams& p, const ExtendTask& task, float* scratch) {
+  const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim, rows = (task.q_end - task.q_begin) * group;
+  const BatchRow& r = p.rows[task.row];
+  const int64_t position = r.kv_len - r.q_len + task.q_begin;  // of the tile's first query
+  const int64_t keys_end = position + (task.q_end - task.q_begin);
+  const Tile tile(scratch, rows, head_dim);
+  const float scale = query_scale(p);
+  for (int64_t m = 0; m < rows; ++m) {
+    const float* q =
+        p.q + (r.q_start + task.q_begin + m / group) * p.q_stride + (task.kv_head * group + m % group) * head_dim;
+    for (int64_t d = 0; d < head_dim; d += W) store(tile.q + m * head_dim + d, load(q + d) * scale);
+    tile.all_max[m] = kNegInf;
+  }
+  const int64_t length = segment_keys(p.kv), visible = first_visible(position, p.window);
+  const int64_t first = task.segment < 0 ? visible / length : task.segment;
+  const int64_t last = task.segment < 0 ? (keys_end - 1) / length : task.segment;
+  for (int64_t segment = first; segment <= last; ++segment) {
+    const int64_t grid = visible / kKeyChunk * kKeyChunk, from = segment * length;
+    const int64_t to = from + length < keys_end ? from + length : keys_end;
+    clear_state(tile, rows, head_dim);
+    extend_segment(p, tile, rows, r.slot, task.kv_head, position, visible, from > grid ? from : grid, to);
+    if (task.segment >= 0) break;
+    for (int64_t m = 0; m < rows; ++m) {
+      Softmax{tile.all_max + m, tile.all_sum + m, tile.all_out + m * head_dim}.fold(
+          tile.max[m], sum_lanes(load(tile.sums + m * W)), tile.out + m * head_dim, head_dim);
+    }
   }
   for (int64_t m = 0; m < rows; ++m) {
-    const int64_t head = kv_head * group + m % group;
-    finish_row(tile, m, p.sinks != nullptr ? p.sinks + head : nullptr, head_dim,
-               p.out + (r.q_start + q_begin + m / group) * p.out_stride + head * head_dim);
+    const int64_t query = task.q_begin + m / group, head = task.kv_head * group + m % group;
+    if (task.segment >= 0) {
+      const int64_t at = task.partial_at(query, head, p.q_heads);
+      task.partials->max[at] = tile.max[m];
+      task.partials->sum[at] = sum_lanes(load(tile.sums + m * W));
+      float* out = task.partials->out + at * task.partials->out_stride;
+      for (int64_t d = 0; d < head_dim; d += W) store(out + d, load(tile.out + m * head_dim + d));
+    } else {
+      Softmax{tile.all_max + m, tile.all_sum + m, tile.all_out + m * head_dim}.finish(
+          p.sinks != nullptr ? p.sinks + head : nullptr, head_dim,
+          p.out + (r.q_start + query) * p.out_stride + head * head_dim);
+    }
+  }
+}
+
+// The segments of one query, folded in their order.
+void merge_segments(const AttentionParams& p, const ExtendTask& task, int32_t query, KeyRange segments, float* scratch) {
+  const BatchRow& r = p.rows[task.row];
+  const Partials& parts = *task.partials;
+  for (int32_t head = 0; head < p.q_heads; ++head) {
+    float max = kNegInf, sum = 0;
+    const Softmax all{&max, &sum, scratch};
+    for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
+      ExtendTask one = task;
+      one.segment = static_cast<int32_t>(segment);
+      const int64_t at = one.partial_at(query, head, p.q_heads);
+      all.fold(parts.max[at], parts.sum[at], parts.out + at * parts.out_stride, p.head_dim);
+    }
+    all.finish(p.sinks != nullptr ? p.sinks + head : nullptr, p.head_dim,
+               p.out + (r.q_start + query) * p.out_stride + int64_t{head} * p.head_dim);
   }
 }
 

@@ -175,6 +175,39 @@ TEST(Attention, a_rows_answer_is_bitwise_equal_in_any_chunking_of_its_prompt) {
   }
 }
 
+// Few queries over many keys: their segments are tasks of their own.
+TEST(Attention, segments_walked_apart_give_the_bits_of_segments_walked_together) {
+  for (int32_t window : {0, 1500}) {
+    const AttentionShape shape{.q_heads = 6, .kv_heads = 2, .head_dim = 48, .window = window, .sinks = window > 0};
+    constexpr int32_t kKeys = 3100;
+    ThreadPool pool(2);
+    for (const AttentionKernels* kernels : all_kernels()) {
+      AttentionFixture whole(shape, {{kKeys, 70}});
+      whole.run(pool, *kernels);
+      ASSERT_EQ(whole.plan.num_segments, 0);
+      EXPECT_LT(error_of(whole, shape), kTolerance) << kernels->name;
+      for (int32_t chunk : {2, 5, 16}) {
+        const int32_t end = kKeys - 3;
+        AttentionFixture part(shape, {{kKeys, 70}});
+        part.rows[0] = {0, 0, chunk, end, 1};
+        const int64_t at = (70 - 3 - chunk) * whole.width();
+        std::copy_n(whole.q.data() + at, chunk * whole.width(), part.q.data());
+        part.poison_partials();
+        part.run(pool, *kernels);
+        ASSERT_GT(part.plan.num_segments, 1);
+        EXPECT_TRUE(std::equal(part.out.begin(), part.out.begin() + chunk * whole.width(), whole.out.begin() + at))
+            << kernels->name << " window " << window << " chunk " << chunk;
+      }
+    }
+  }
+}
+
+TEST(Attention, few_queries_over_many_keys_beside_decode_rows) {
+  expect_equal({.q_heads = 9, .kv_heads = 3}, {{4000, 1}, {70, 1}, {2500, 3}, {30, 5}, {1025, 2}});
+  expect_equal({.q_heads = 9, .kv_heads = 3, .window = 1030, .sinks = true}, {{4000, 1}, {2500, 3}, {1031, 7}});
+  expect_equal({.q_heads = 8, .kv_heads = 1, .head_dim = 16, .softcap = 5.0f, .threads = 3}, {{20000, 9}, {3000, 7}});
+}
+
 // Hazard 8: a window of W counts the query itself, on both paths.
 TEST(AttentionHazards, window_off_by_one_is_noticed) {
   const AttentionShape shape{.head_dim = 32, .window = 17};

@@ -119,15 +119,16 @@ void run_block(const Step& step, const AttnInBlock& block) {
 void run_block(const Step& step, const AttentionBlock& block) {
   const StepScratch& s = step.scratch;
   const int64_t q_width = int64_t{block.q_heads} * block.head_dim;
-  Partials partials = s.partials;
+  Partials partials = s.partials, segments = s.segments;
   partials.out_stride = test_fault(Fault::kDerivedStride) ? step.shape.groups[0].head_dim : block.head_dim;
+  segments.out_stride = block.head_dim;
   run_attention(step.pool, step.attention, step.plans[block.group],
                 {.rows = step.batch.rows, .kv = step.batch.groups[block.group], .layer = block.layer,
                  .q_heads = block.q_heads, .kv_heads = block.kv_heads, .head_dim = block.head_dim,
                  .window = block.window, .scale = block.scale, .softcap = block.softcap, .sinks = block.sinks,
                  .q = s.qkv, .q_stride = q_width + int64_t{2} * block.kv_heads * block.head_dim, .out = s.attended,
                  .out_stride = q_width},
-                partials, s.thread_floats, s.thread_stride);
+                partials, segments, s.thread_floats, s.thread_stride);
   for (int32_t r = 0; r < step.batch.num_decode_rows; ++r) {
     const BatchRow& row = step.batch.rows[r];
     if (idle(row)) std::fill_n(s.attended + row.q_start * q_width, q_width, 0.0f);

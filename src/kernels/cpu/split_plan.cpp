@@ -17,7 +17,7 @@ int32_t plan_splits(const SplitInput& input, int32_t* first_split) {
   int64_t keys = 0;
   for (int32_t r = 0; r < input.num_decode_rows; ++r) keys += visible_keys(input.rows[r].kv_len, input.window);
   const int64_t units = int64_t{input.threads} * kUnitsPerThread;
-  const int64_t share = std::max<int64_t>(kMinSplitKeys, divide_up(keys * input.kv_heads, units));
+  const int64_t share = std::max<int64_t>(kMinSplitKeys, divide_up(keys, units));
   first_split[0] = 0;
   for (int32_t r = 0; r < input.num_decode_rows; ++r) {
     const int64_t visible = visible_keys(input.rows[r].kv_len, input.window);

@@ -10,14 +10,13 @@ namespace tailrace::cpu {
 // Keys are walked in chunks of this many, on a grid of absolute positions, by every attention path: a row's sums do not
 // depend on the tile or the batch it shares.
 inline constexpr int kKeyChunk = 64;
-inline constexpr int kMinSplitKeys = 128;    // below this a split costs more to merge than it saves
-inline constexpr int kUnitsPerThread = 8;    // (row, kv head, split) units that even out the threads' shares
+inline constexpr int kMinSplitKeys = 64;     // below this a split costs more to merge than it saves
+inline constexpr int kUnitsPerThread = 8;    // (row, split) units that even out the threads' shares
 
 struct SplitInput {
   const BatchRow* rows = nullptr;
   int32_t num_decode_rows = 0;
   int32_t window = 0;       // 0: full
-  int32_t kv_heads = 1;
   int32_t threads = 1;
   int32_t forced = 0;       // --kv-splits N; 0: from the work
 };

@@ -31,7 +31,7 @@ std::vector<int32_t> counts(const std::vector<int32_t>& kv_lens, SplitInput inpu
 }
 
 TEST(SplitPlan, short_rows_are_not_cut) {
-  EXPECT_EQ(counts({1, 64, 128}, {.kv_heads = 3, .threads = 8}), (std::vector<int32_t>{1, 1, 1}));
+  EXPECT_EQ(counts({1, 33, 64}, {.threads = 8}), (std::vector<int32_t>{1, 1, 1}));
 }
 
 TEST(SplitPlan, an_idle_row_has_no_split) {
@@ -40,28 +40,28 @@ TEST(SplitPlan, an_idle_row_has_no_split) {
 }
 
 TEST(SplitPlan, a_lone_long_row_feeds_every_thread) {
-  const auto splits = counts({192 * 1024}, {.kv_heads = 2, .threads = 64});
+  const auto splits = counts({192 * 1024}, {.threads = 64});
   EXPECT_GE(splits[0] * 2, 64 * 4);
 }
 
 TEST(SplitPlan, many_equal_rows_need_no_split) {
-  for (int32_t count : counts(std::vector<int32_t>(64, 2000), {.kv_heads = 8, .threads = 4})) EXPECT_EQ(count, 1);
+  for (int32_t count : counts(std::vector<int32_t>(64, 2000), {.threads = 4})) EXPECT_EQ(count, 1);
 }
 
 TEST(SplitPlan, a_row_much_longer_than_the_others_is_cut) {
-  const auto splits = counts({100, 100, 100, 20000}, {.kv_heads = 1, .threads = 4});
+  const auto splits = counts({100, 100, 100, 20000}, {.threads = 4});
   EXPECT_EQ(splits[0], 1);
   EXPECT_GE(splits[3], 16);
 }
 
 TEST(SplitPlan, a_window_counts_not_the_context) {
-  const auto splits = counts({100000}, {.window = 512, .kv_heads = 1, .threads = 2});
-  EXPECT_EQ(splits, counts({512}, {.kv_heads = 1, .threads = 2}));
-  EXPECT_LE(splits[0], 4);
+  const auto splits = counts({100000}, {.window = 512, .threads = 2});
+  EXPECT_EQ(splits, counts({512}, {.threads = 2}));
+  EXPECT_LE(splits[0], 8);
 }
 
 TEST(SplitPlan, forced_counts_hold_for_all_rows) {
-  EXPECT_EQ(counts({1, 5000}, {.kv_heads = 4, .threads = 2, .forced = 8}), (std::vector<int32_t>{8, 8}));
+  EXPECT_EQ(counts({1, 5000}, {.threads = 2, .forced = 8}), (std::vector<int32_t>{8, 8}));
 }
 
 TEST(SplitPlan, random_steps_stay_within_the_bound_and_ranges_tile_the_keys) {
@@ -70,7 +70,7 @@ TEST(SplitPlan, random_steps_stay_within_the_bound_and_ranges_tile_the_keys) {
     std::vector<int32_t> kv_lens(1 + rng() % 40);
     for (int32_t& len : kv_lens) len = 1 + static_cast<int32_t>(rng() % (trial % 2 ? 300 : 100000));
     const SplitInput input{.window = trial % 3 ? 0 : 1 + static_cast<int32_t>(rng() % 2000),
-                           .kv_heads = 1 + static_cast<int32_t>(rng() % 16), .threads = 1 + static_cast<int32_t>(rng() % 64),
+                           .threads = 1 + static_cast<int32_t>(rng() % 64),
                            .forced = trial % 5 ? 0 : 1 + static_cast<int32_t>(rng() % 16)};
     const auto splits = counts(kv_lens, input);
     for (size_t r = 0; r < kv_lens.size(); ++r) {

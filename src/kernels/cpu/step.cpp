@@ -87,11 +87,13 @@ StepScratch::StepScratch(void* base, const StepShape& shape) {
   sampling = arena.take<int32_t>(rows);
   const int64_t entries = max_splits(rows, shape.threads, shape.forced_splits) * w.q_heads;
   partials = {arena.take<float>(entries), arena.take<float>(entries), arena.take<float>(entries * w.head_dim), 0};
+  const int64_t parts = shape.threads > 1 ? int64_t{kMaxSegments} * kMaxSplitQueries * w.q_heads : 0;
+  segments = {arena.take<float>(parts), arena.take<float>(parts), arena.take<float>(parts * w.head_dim), 0};
   for (int g = 0; g < kMaxKvGroups; ++g) {
     first_split[g] = arena.take<int32_t>(rows + 1);
     first_tile[g] = arena.take<int32_t>(rows + 1);
   }
-  thread_stride = std::max({attention_thread_floats(w.head_dim, w.gqa_ratio), kProductFloats, w.max_cols});
+  thread_stride = std::max({attention_thread_floats(w.head_dim, w.q_heads, w.gqa_ratio), kProductFloats, w.max_cols});
   thread_stride = (thread_stride + 15) / 16 * 16;
   thread_floats = arena.take<float>(thread_stride * shape.threads);
   sampler_stride = static_cast<int64_t>(sampler_scratch_bytes(shape.limits.vocab));
@@ -114,7 +116,7 @@ void begin_step(Step& step) {
     plan_attention(batch,
                    {.kv_heads = group.kv_heads, .gqa_ratio = group.q_heads / group.kv_heads, .window = group.window,
                     .threads = step.shape.threads, .forced_splits = step.shape.forced_splits,
-                    .fold_decode = step.fold_decode},
+                    .segment_keys = segment_keys(batch.groups[g]), .fold_decode = step.fold_decode},
                    &step.plans[g]);
   }
   for (size_t i = 0; i < step.shape.ropes.size(); ++i) {

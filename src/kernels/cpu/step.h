@@ -48,7 +48,8 @@ struct StepScratch {
   int32_t* token_row;    // [tokens]
   float* logits;         // [rows, vocab]
   int32_t* sampling;     // [rows]: the rows that sample
-  Partials partials;     // out_stride is set per group
+  Partials partials;     // of decode splits; out_stride is set per group
+  Partials segments;     // of extend segments; none where one thread walks them all
   int32_t* first_split[kMaxKvGroups];
   int32_t* first_tile[kMaxKvGroups];
   float* thread_floats;  // [threads][thread_stride]: attention tiles, product tiles, one normed row

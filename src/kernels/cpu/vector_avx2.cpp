@@ -8,7 +8,7 @@
 
 namespace tailrace::cpu {
 const AttentionKernels* attention_avx2() {
-  static constexpr AttentionKernels kKernels{"avx2", decode, extend};
+  static constexpr AttentionKernels kKernels{"avx2", decode, extend, merge_segments};
   return &kKernels;
 }
 const TokenKernels* token_avx2() {

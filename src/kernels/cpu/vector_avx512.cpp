@@ -8,7 +8,7 @@
 
 namespace tailrace::cpu {
 const AttentionKernels* attention_avx512() {
-  static constexpr AttentionKernels kKernels{"avx512", decode, extend};
+  static constexpr AttentionKernels kKernels{"avx512", decode, extend, merge_segments};
   return &kKernels;
 }
 const TokenKernels* token_avx512() {

@@ -4,7 +4,7 @@
 
 namespace tailrace::cpu {
 const AttentionKernels* attention_portable() {
-  static constexpr AttentionKernels kKernels{"portable", decode, extend};
+  static constexpr AttentionKernels kKernels{"portable", decode, extend, merge_segments};
   return &kKernels;
 }
 const TokenKernels* token_portable() {
