@@ -279,8 +279,8 @@ class CpuDevice : public Device {
     return std::make_unique<CpuStream>(worker, counters_, ranges_);
   }
 
-  void* alloc_device(size_t bytes) override { return alloc(bytes, counters_->device_bytes); }
-  void* alloc_pinned(size_t bytes) override { return alloc(bytes, counters_->pinned_bytes); }
+  void* alloc_device(size_t bytes, FirstTouch touch) override { return alloc(bytes, touch, counters_->device_bytes); }
+  void* alloc_pinned(size_t bytes) override { return alloc(bytes, FirstTouch::kAtBoot, counters_->pinned_bytes); }
 
   void upload(void* dst, const void* src, size_t bytes) override { std::memcpy(dst, src, bytes); }
   void set_ready() override { counters_->ready = true; }
@@ -290,13 +290,14 @@ class CpuDevice : public Device {
   }
 
  private:
-  void* alloc(size_t bytes, std::atomic<size_t>& total) {
+  void* alloc(size_t bytes, FirstTouch touch, std::atomic<size_t>& total) {
     if (counters_->ready.load()) counters_->allocs_after_ready++;
     bytes = std::max<size_t>((bytes + 4095) & ~size_t{4095}, 4096);
     if (counters_->device_bytes + counters_->pinned_bytes + bytes > memory_bytes_) return nullptr;
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return nullptr;
-    if (bytes >= (size_t{4} << 20)) madvise(base, bytes, MADV_HUGEPAGE);  // fewer TLB misses when streaming weights
+    const bool huge = touch == FirstTouch::kAtBoot && bytes >= (size_t{4} << 20);  // fewer TLB misses when streaming weights
+    madvise(base, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     ranges_->add(base, bytes);
     total += bytes;
     return base;

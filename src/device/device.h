@@ -46,6 +46,10 @@ struct DeviceCounters {
   size_t device_bytes = 0, pinned_bytes = 0;
 };
 
+// When memory is first written, which on a CPU is when the system finds its pages: a pool that fills while requests are
+// served takes small ones, since a huge page's first touch can last as long as a step.
+enum class FirstTouch { kAtBoot, kWhileServing };
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -54,7 +58,7 @@ class Device {
   virtual size_t memory_bytes() const = 0;  // total that may be claimed
   virtual std::unique_ptr<Stream> create_stream(const std::string& name) = 0;
   // Zeroed memory, aligned to 256 bytes, owned by the device until it is destroyed. Null when there is not enough.
-  virtual void* alloc_device(size_t bytes) = 0;
+  virtual void* alloc_device(size_t bytes, FirstTouch touch = FirstTouch::kAtBoot) = 0;
   virtual void* alloc_pinned(size_t bytes) = 0;
   // Copies host memory into device memory before the call returns: loading only.
   virtual void upload(void* dst, const void* src, size_t bytes) = 0;

@@ -99,7 +99,7 @@ void* CudaDevice::take(Chunk& chunk, size_t bytes) {
   return at;
 }
 
-void* CudaDevice::alloc_device(size_t bytes) {
+void* CudaDevice::alloc_device(size_t bytes, FirstTouch) {
   bytes = rounded(bytes);
   std::lock_guard lock(mutex_);
   core_->count_allocation();

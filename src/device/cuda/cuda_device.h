@@ -31,7 +31,7 @@ class CudaDevice : public Device {
   std::unique_ptr<Stream> create_stream(const std::string& name) override;
   // Claims follow each other in memory while they last in a chunk (1 GiB, or the claim if that is more): two claims in
   // a row, the first a multiple of 256 bytes, are adjacent but where a chunk ends.
-  void* alloc_device(size_t bytes) override;
+  void* alloc_device(size_t bytes, FirstTouch touch) override;
   // Mapped: kernels use the same address.
   void* alloc_pinned(size_t bytes) override;
   // Any thread.
