@@ -115,16 +115,21 @@ def compare(ours: Tailrace, peer: LlamaPeer, rounds: int, quick: bool) -> dict[s
 
 
 def report_gap(ours: Tailrace) -> None:
-    """The worst pause of a running decode while a long prompt is prefilled beside it."""
-    delay = 2.0
-    bodies = [completion_body("demo", prompt(128), 4000), completion_body("demo", prompt(LONG_PROMPT), 1)]
-    decode, long_prompt = run_streams(ours.port, bodies, delays=[0.0, delay], stop_when=1)
+    """The pauses of a running decode while a long prompt is prefilled beside it, as multiples of its decode-only step. That
+    step grows with the decode's own context: what it is at each pause lies between what it was before and is after."""
+    delay, linger = 2.0, 2.0
+    bodies = [completion_body("demo", prompt(128), 7000), completion_body("demo", prompt(LONG_PROMPT), 1)]
+    decode, long_prompt = run_streams(ours.port, bodies, delays=[0.0, delay], stop_when=1,
+                                      linger=linger)
     gaps = list(zip(decode.times[1:], (b - a for a, b in zip(decode.times, decode.times[1:]))))
-    alone = statistics.median(gap for at, gap in gaps if at < long_prompt.start)
-    beside = sorted(gap for at, gap in gaps if long_prompt.start < at <= long_prompt.times[0])
-    print(f"decode beside a prefill of {LONG_PROMPT} tokens: step alone {alone * 1e3:.2f} ms, worst gap "
-          f"{beside[-1] * 1e3:.2f} ms ({beside[-1] / alone:.1f}x), p99 {beside[int(len(beside) * 0.99)] * 1e3:.2f} ms, "
-          f"median {statistics.median(beside) * 1e3:.2f} ms; prefill took {long_prompt.ttft:.1f} s")
+    before = statistics.median(gap for at, gap in gaps if at < long_prompt.start)
+    after = statistics.median([gap for at, gap in gaps if at > long_prompt.times[0]][20:])
+    beside = [gap for at, gap in gaps if long_prompt.start < at <= long_prompt.times[0]]
+    ratios = sorted(gap / (before + (after - before) * i / len(beside)) for i, gap in enumerate(beside))
+    print(f"decode beside a prefill of {LONG_PROMPT} tokens: its step alone {before * 1e3:.2f} ms before and {after * 1e3:.2f} ms after; "
+          f"gaps beside it: median {statistics.median(beside) * 1e3:.2f} ms, worst {max(beside) * 1e3:.2f} ms; as multiples of its "
+          f"step: median {statistics.median(ratios):.1f}, p99 {ratios[int(len(ratios) * 0.99)]:.1f}, worst {ratios[-1]:.1f}; "
+          f"prefill took {long_prompt.ttft:.1f} s")
 
 
 def report_memory(ours: Tailrace) -> None:

@@ -60,22 +60,23 @@ def open_stream(port: int, body: bytes) -> tuple[socket.socket, Stream]:
 
 
 def run_streams(port: int, bodies: list[bytes], delays: list[float] | None = None,
-                stop_when: int | None = None) -> list[Stream]:
-    """Runs the requests together, request i sent after delays[i] seconds. When request `stop_when` has ended, the
-    others are cut off and returned as far as they came."""
+                stop_when: int | None = None, linger: float = 0.0) -> list[Stream]:
+    """Runs the requests together, request i sent after delays[i] seconds. `linger` seconds after request `stop_when` has
+    ended the others are cut off and returned as far as they came."""
     selector = selectors.DefaultSelector()
     delays = delays or [0.0] * len(bodies)
     began = time.monotonic()
     waiting = sorted(range(len(bodies)), key=lambda i: delays[i])
     streams: dict[int, Stream] = {}
     open_count = 0
+    stop_at = None
     while waiting or open_count:
         while waiting and time.monotonic() >= began + delays[waiting[0]]:
             index = waiting.pop(0)
             connection, streams[index] = open_stream(port, bodies[index])
             selector.register(connection, selectors.EVENT_READ, index)
             open_count += 1
-        for key, _ in selector.select(timeout=0.05 if waiting else 600):
+        for key, _ in selector.select(timeout=0.05 if waiting else 600 if stop_at is None else linger):
             data = key.fileobj.recv(1 << 16)
             stream = streams[key.data]
             stream.feed(data, time.monotonic())
@@ -83,7 +84,9 @@ def run_streams(port: int, bodies: list[bytes], delays: list[float] | None = Non
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
                 open_count -= 1
-        if stop_when is not None and stop_when in streams and streams[stop_when].done:
+        if stop_at is None and stop_when in streams and streams[stop_when].done:
+            stop_at = time.monotonic() + linger
+        if stop_at is not None and time.monotonic() >= stop_at:
             break
     for key in list(selector.get_map().values()):
         key.fileobj.close()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace tailrace {
 namespace {
@@ -56,22 +57,25 @@ void CostModel::observe(const StepShape& shape, double measured_us) {
   const double decode_part = decode_us(*this, shape);
   const double extend_part = extend_us(*this, shape);
   if (!(measured_us > 0) || !std::isfinite(measured_us) || decode_part <= 0) return;
-  // A step with extend rows says little about the decode terms: only its remainder is attributed,
-  // to the extend terms.
   const bool has_extend = extend_part > 0;
-  const double ratio =
-      has_extend ? (measured_us - decode_part) / extend_part : measured_us / decode_part;
-  const double factor = 1 + (ratio > 1 && has_extend ? kOverrunRate : kLearningRate) * (std::clamp(ratio, 0.5, 2.0) - 1);
-  if (has_extend) {
-    extend_base_us *= factor;
-    extend_token_us *= factor;
-    extend_kv_us *= factor;
-    extend_pair_us *= factor;
-  } else {
+  // Right after a chunk a decode step finds other data in the caches: not the step that a bound is a multiple of.
+  const bool cold = std::exchange(after_extend, has_extend) && !has_extend;
+  if (cold) return;
+  if (!has_extend) {
+    const double factor = 1 + kLearningRate * (std::clamp(measured_us / decode_part, 0.5, 2.0) - 1);
     base_us *= factor;
     decode_row_us *= factor;
     decode_kv_us *= factor;
+    return;
   }
+  // A step with extend rows says little about the decode terms: only its remainder is attributed, to the extend terms.
+  const double ratio = std::clamp((measured_us - decode_part) / extend_part, 0.5, 2.0);
+  const bool overrun = ratio > 1, again = std::exchange(after_overrun, overrun) && overrun;
+  const double factor = 1 + (again ? kOverrunRate : kLearningRate) * (ratio - 1);
+  extend_base_us *= factor;
+  extend_token_us *= factor;
+  extend_kv_us *= factor;
+  extend_pair_us *= factor;
 }
 
 }  // namespace tailrace

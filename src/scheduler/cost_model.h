@@ -31,8 +31,12 @@ struct CostModel {
   // The largest extend chunk (tokens, 0..limit) over `computed_len` cached tokens that keeps `shape` plus the chunk within
   // budget_us.
   int32_t max_extend_tokens(const StepShape& shape, int64_t computed_len, double budget_us, int32_t limit) const;
-  // Feeds back one measured step: scales the terms towards what is seen, quickly where the model was too hopeful.
+  // Feeds back one measured step, in the order in which they ran: scales the terms towards what is seen, quickly where the
+  // model was too hopeful twice in a row (once may be the machine's noise).
   void observe(const StepShape& shape, double measured_us);
+
+  bool after_extend = false;  // of the step observed last: it had extend rows
+  bool after_overrun = false;  // with extend rows, it took longer than predicted
 };
 
 }  // namespace tailrace

@@ -59,12 +59,34 @@ TEST(CostModel, observations_correct_it_slowly) {
   learned.observe(decode, truth.predict_us(decode));
   EXPECT_NEAR(learned.base_us, 200, 200 * 0.03);  // one step alone moves little
   for (int i = 0; i < 1000; ++i) {
-    learned.observe(decode, truth.predict_us(decode));
+    for (int j = 0; j < 2; ++j) learned.observe(decode, truth.predict_us(decode));
     learned.observe(mixed, truth.predict_us(mixed));
   }
   EXPECT_NEAR(learned.predict_us(decode), truth.predict_us(decode),
               0.02 * truth.predict_us(decode));
   EXPECT_NEAR(learned.predict_us(mixed), truth.predict_us(mixed), 0.02 * truth.predict_us(mixed));
+}
+
+TEST(CostModel, a_decode_step_right_after_a_chunk_teaches_nothing) {
+  CostModel learned = model();
+  const StepShape decode{.decode_rows = 1, .decode_kv_tokens = 1000}, mixed{.decode_rows = 1, .extend_tokens = 10};
+  for (int i = 0; i < 100; ++i) {
+    learned.observe(mixed, learned.predict_us(mixed));
+    learned.observe(decode, 2 * model().predict_us(decode));
+  }
+  EXPECT_DOUBLE_EQ(learned.predict_us(decode), model().predict_us(decode));
+  learned.observe(decode, 2 * model().predict_us(decode));
+  EXPECT_GT(learned.predict_us(decode), model().predict_us(decode));
+}
+
+TEST(CostModel, one_overrun_may_be_noise_two_are_learned_quickly) {
+  const StepShape mixed{.decode_rows = 1, .extend_tokens = 10};
+  CostModel noisy = model(), slower = model();
+  for (CostModel* cost : {&noisy, &slower}) cost->observe(mixed, 3 * model().predict_us(mixed));
+  noisy.observe(mixed, noisy.predict_us(mixed) - 1);
+  slower.observe(mixed, 3 * model().predict_us(mixed));
+  EXPECT_LT(noisy.predict_us(mixed), 1.03 * model().predict_us(mixed));
+  EXPECT_GT(slower.predict_us(mixed), 1.06 * model().predict_us(mixed));
 }
 
 TEST(CostModel, nonsense_is_not_learned) {
