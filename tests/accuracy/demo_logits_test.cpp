@@ -63,7 +63,9 @@ double divergence(const Position& position, const std::vector<float>& logits) {
   return kl + std::exp(position.rest_logprob) * (position.rest_logprob - rest);
 }
 
-constexpr double kMinTop1 = 0.949;
+// Rounding alone decides close calls: two builds of equal KL gave 96.1 and 94.5 %, llama.cpp gives 94.9 % of its own answers with
+// flash attention and 94.0 % token by token. Where it is not close, the answer must be the same.
+constexpr double kMinTop1 = 0.93, kClearMargin = 0.2, kMinClearTop1 = 0.995;
 
 class DemoLogits : public ::testing::Test {
  protected:
@@ -82,20 +84,24 @@ class DemoLogits : public ::testing::Test {
   void compare(int chunk) {
     const auto logits = driver_->logits_in_chunks(reference_.tokens, chunk);
     double kl = 0;
-    int agree = 0;
+    int agree = 0, clear = 0, agree_clear = 0;
     for (size_t i = 0; i < logits.size(); ++i) {
       const Position& position = reference_.positions[(i + 1) * chunk - 1];
       kl += divergence(position, logits[i]);
-      agree += std::max_element(logits[i].begin(), logits[i].end()) - logits[i].begin() == position.ids[0];
+      const bool same = std::max_element(logits[i].begin(), logits[i].end()) - logits[i].begin() == position.ids[0];
+      agree += same;
+      if (position.logprobs[0] - position.logprobs[1] < kClearMargin) continue;
+      ++clear;
+      agree_clear += same;
     }
     const auto count = static_cast<double>(logits.size());
-    std::printf("    %zu positions, chunks of %d: mean KL %.5f, top-1 agreement %.2f %%\n", logits.size(), chunk,
-                kl / count, 100 * agree / count);
+    std::printf("    %zu positions, chunks of %d: mean KL %.5f, top-1 agreement %.2f %%, %d of the %d that are not close\n",
+                logits.size(), chunk, kl / count, 100 * agree / count, agree_clear, clear);
     EXPECT_LE(kl / count, 0.02);
     EXPECT_GE(kl / count, -1e-6);
-    // The goal of 97 % is not reached on this text (96.1 % when this was written), nor by llama.cpp against itself (94.9 %
-    // with flash attention, 94.0 % token by token). The bound is what it reaches; few positions leave room for two close calls.
+    // The goal of 97 % is not reached on this text, nor by llama.cpp against itself. Few positions leave room for two close calls.
     EXPECT_GE(agree, std::min(kMinTop1 * count, count - 2));
+    EXPECT_GE(agree_clear, kMinClearTop1 * clear);
   }
 
   Reference reference_;

@@ -35,7 +35,7 @@ TEST(SplitPlan, short_rows_are_not_cut) {
 }
 
 TEST(SplitPlan, an_idle_row_has_no_split) {
-  EXPECT_EQ(counts({500, 0, 300}, {.kv_heads = 3, .threads = 1}), (std::vector<int32_t>{2, 0, 1}));
+  EXPECT_EQ(counts({500, 0, 300}, {.threads = 1}), (std::vector<int32_t>{5, 0, 3}));
   EXPECT_EQ(counts({500, 0, 300}, {.threads = 1, .forced = 4}), (std::vector<int32_t>{4, 0, 4}));
 }
 
