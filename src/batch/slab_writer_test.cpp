@@ -18,6 +18,7 @@ struct Tables {
   std::vector<TokenId> bias_ids = std::vector<TokenId>(kRows * kMaxLogitBias, -7);
   std::vector<float> bias_values = std::vector<float>(kRows * kMaxLogitBias, -7);
   std::vector<TokenId> stop_ids = std::vector<TokenId>(kRows * kMaxStopTokenIds, -7);
+  std::vector<int32_t> stopped = std::vector<int32_t>(kRows, 1);
   PatchTargets targets() {
     PatchTargets t{};
     t.rows = rows.data();
@@ -25,7 +26,8 @@ struct Tables {
       t.block_table[g] = blocks[g].data();
       t.table_stride[g] = kStride;
     }
-    t.state = {log.data(), kLog, sampling.data(), bias_ids.data(), bias_values.data(), stop_ids.data()};
+    t.state = {log.data(), kLog, sampling.data(), bias_ids.data(), bias_values.data(), stop_ids.data(),
+               stopped.data()};
     return t;
   }
 };
@@ -73,6 +75,8 @@ TEST(SlabWriter, rows_and_patches_arrive_as_planned) {
   EXPECT_EQ(tables.log[1 * Tables::kLog + 2], 3);
   EXPECT_EQ(tables.log[1 * Tables::kLog + 3], -7);
   EXPECT_EQ(tables.sampling[1].seed, 42u);
+  EXPECT_EQ(tables.stopped[1], 0) << "a row that starts has not been stopped, whoever had its slot before";
+  EXPECT_EQ(tables.stopped[2], 1);
   EXPECT_EQ(tables.sampling[1].prompt_len, 3);
   EXPECT_EQ(tables.sampling[1].min_len, 5);
   EXPECT_EQ(tables.bias_values[1 * kMaxLogitBias + 1], 2.5f);
