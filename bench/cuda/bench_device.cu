@@ -55,9 +55,10 @@ struct Fixture {
     a = device->create_stream("a");
     b = device->create_stream("b");
     stamps = static_cast<StepStamp*>(device->alloc_pinned(sizeof(StepStamp) * 4));
-    word = static_cast<int*>(device->alloc_device(sizeof(int)));
+    word = static_cast<int*>(claim(sizeof(int)));
     seen = static_cast<int*>(device->alloc_pinned(sizeof(int)));
   }
+  void* claim(size_t bytes) { return device->alloc_device(bytes, FirstTouch::kAtBoot); }
   // Queues a step of `us` microseconds; returns its begun and done events.
   std::pair<std::shared_ptr<Event>, std::shared_ptr<Event>> step(Stream& stream, int us, int value = 0) {
     const uint64_t launch = launches++;
@@ -76,11 +77,11 @@ struct Fixture {
 };
 
 void check_memory(Fixture& f) {
-  auto* first = static_cast<std::byte*>(f.device->alloc_device(768));
-  auto* second = static_cast<std::byte*>(f.device->alloc_device(1 << 20));
+  auto* first = static_cast<std::byte*>(f.claim(768));
+  auto* second = static_cast<std::byte*>(f.claim(1 << 20));
   expect(second == first + 768, "claims of whole 256 bytes are adjacent");
   const size_t bytes = (3 << 20) + 1;
-  auto* memory = static_cast<uint8_t*>(f.device->alloc_device(bytes));
+  auto* memory = static_cast<uint8_t*>(f.claim(bytes));
   auto* back = static_cast<uint8_t*>(f.device->alloc_pinned(bytes));
   std::memset(back, 0xff, bytes);
   f.a->copy(back, memory, bytes);
@@ -93,9 +94,9 @@ void check_memory(Fixture& f) {
   f.a->copy(back, memory, bytes);
   f.a->record()->wait("check");
   expect(std::memcmp(back, host.data(), bytes) == 0, "an upload is there when the call returns");
-  expect(f.device->alloc_device(f.device->memory_bytes() * 2) == nullptr, "a claim beyond the memory is null");
-  expect(f.device->alloc_device(size_t{3} << 30) != nullptr, "and the next one that fits is not");
-  const auto* after = static_cast<std::byte*>(f.device->alloc_device(256));
+  expect(f.claim(f.device->memory_bytes() * 2) == nullptr, "a claim beyond the memory is null");
+  expect(f.claim(size_t{3} << 30) != nullptr, "and the next one that fits is not");
+  const auto* after = static_cast<std::byte*>(f.claim(256));
   expect(after > second && after < first + (size_t{1} << 30), "a chunk that has room goes on after a larger claim");
 }
 
@@ -231,7 +232,7 @@ int bench() {
   std::printf("launch of an empty step %.2f us, until the host sees its stamp %.2f us, record %.2f us (medians)\n",
               median(launch_us), median(seen_us), median(record_us));
   const size_t bytes = size_t{512} << 20;
-  void* memory = f.device->alloc_device(bytes);
+  void* memory = f.claim(bytes);
   std::vector<char> host(bytes, 1);
   f.device->upload(memory, host.data(), bytes);
   const int64_t begun = now_ns();
