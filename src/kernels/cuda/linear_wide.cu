@@ -1,36 +1,39 @@
 // Projections of more tokens: y = W x on wgmma, weights the 64 rows of an operand, tokens its N columns.
 //
-// Mapping. A tile is 128 output rows (gated: 64 of gate and 64 of up) times N = 32, 64, 128 or 256 tokens; a CTA takes a range of the
-// tile's columns of W. A warp asks the copy engine for boxes of W, its scales and x, slice by slice, into a ring; two warp groups
-// of 64 rows each multiply. bf16 weights go to the tensor cores from shared memory. All other forms are read by ldmatrix as they are
-// stored, turned into halves in registers, and are the register operand; x comes as halves in the order that ldmatrix leaves
-// (XOrder), so that no value is moved between lanes. While one group converts, the other's products run.
-// Few tokens. Tiles are too few for the SMs: the CTAs of a cluster share a tile's columns and add their sums in rank order through
-// each other's shared memory, so nothing goes through global memory and nothing depends on timing. Two CTAs an SM hide ends.
+// Mapping. A tile is 128 output rows (gated: 64 of gate and 64 of up) times N = 32, 64, 128 or 256 tokens; a CTA takes
+// a range of the tile's columns of W. A warp asks the copy engine for boxes of W, its scales and x, slice by slice,
+// into a ring; two warp groups of 64 rows each multiply. bf16 weights go to the tensor cores from shared memory. All
+// other forms are read by ldmatrix as they are stored, turned into halves in registers, and are the register operand; x
+// comes as halves in the order that ldmatrix leaves (XOrder), so that no value is moved between lanes. While one group
+// converts, the other's products run.
+// Few tokens. Tiles are too few for the SMs: the CTAs of a cluster share a tile's columns and add their sums in rank
+// order through each other's shared memory, so nothing goes through global memory and nothing depends on timing. Two
+// CTAs an SM hide ends.
 // Norm and launch: as linear_decode.
-// Bound: up to 64 tokens bytes of weights / HBM bandwidth (x, read again by each tile, comes from the L2: N * 2 bytes a column beside
-// 128 values of W); from about 256 tokens 2 * rows * cols * tokens FLOP over the bf16 rate.
+// Bound: up to 64 tokens bytes of weights / HBM bandwidth (x, read again by each tile, comes from the L2: N * 2 bytes a
+// column beside 128 values of W); from about 256 tokens 2 * rows * cols * tokens FLOP over the bf16 rate.
 #include "kernels/cuda/linear_wide.h"
 
 #include <algorithm>
 #include <array>
 
-#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/linear_forms.cuh"
+#include "kernels/cuda/linear_wide_finish.cuh"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/wgmma.h"
 
 namespace tailrace::cuda {
 namespace {
 
-constexpr int kGroupRows = 64, kTileRows = 2 * kGroupRows;
-constexpr int kConsumers = 256, kThreads = kConsumers + 128;  // a warp group asks for copies, so that registers can be moved from it
+using namespace wide;
+
+// A warp group asks for copies, so that registers can be moved from it.
+constexpr int kThreads = kConsumers + 128;
 constexpr int kHelpers = kThreads - kConsumers - 32;  // threads of it that ask for nothing
-constexpr int kRingRead = 1, kJoinWritten = 2;        // named barriers: the ring is free and factors are there; sums are there
-constexpr int kMaxSplits = 8;                    // CTAs of a cluster
-constexpr int kJoinStride = kTileRows + 4;       // floats; fragments are written without bank conflicts
-constexpr int kHalfRoom = 113 * 1024, kWholeRoom = 226 * 1024;  // shared memory of a CTA that shares its SM, or does not
+// Named barriers: the ring is free and factors are there; sums are there.
+constexpr int kRingRead = 1, kJoinWritten = 2;
+// Shared memory of a CTA that shares its SM, or does not.
+constexpr int kHalfRoom = 113 * 1024, kWholeRoom = 226 * 1024;
 constexpr int kMaxStages = 8;
 
 // N: tokens of a tile. BLOCKS: e4m3 with scales of 128 x 128 blocks, whose sums are scaled apart.
@@ -58,38 +61,6 @@ struct Config {
   static_assert(!BLOCKS || kSlice == kScaleBlock);
 };
 
-struct Wide {
-  LinearParams p;
-  CUtensorMap values[kMaxLinearMatrices], scales[kMaxLinearMatrices], x;
-  int token_tiles, splits;
-};
-
-// 64 rows of a matrix: a warp group's half of a tile. Rows beyond the matrix read as zeros and are not written.
-struct HalfTile {
-  int matrix, row, column;  // first row in the matrix, its column in the output
-};
-__device__ __forceinline__ HalfTile half_tile(const LinearParams& p, int tile, int half) {
-  if (p.out_kind == LinearOut::kGated) return {half, tile * kGroupRows, tile * kGroupRows};
-  int index = tile * 2 + half, column = 0;
-  for (int i = 0; i < p.num_matrices; ++i) {
-    const int count = (p.matrix[i].rows + kGroupRows - 1) / kGroupRows;
-    if (index < count) return {i, index * kGroupRows, column + index * kGroupRows};
-    index -= count, column += p.matrix[i].rows;
-  }
-  return {0, p.matrix[0].rows, 0};
-}
-
-// What a CTA does: part `rank` of the columns of one tile. The CTAs of all tokens follow each other, so that W is read once.
-struct Work {
-  int rank, row_tile, token_tile, begin, end;  // slices
-  template <class C>
-  static __device__ __forceinline__ Work of(const Wide& w) {
-    const int rank = static_cast<int>(blockIdx.x) % w.splits, tile = static_cast<int>(blockIdx.x) / w.splits;
-    const int slices = (w.p.matrix[0].cols + C::kSlice - 1) / C::kSlice;
-    return {rank, tile / w.token_tiles, tile % w.token_tiles, slices * rank / w.splits, slices * (rank + 1) / w.splits};
-  }
-};
-
 struct Ring {
   char* stages;
   uint64_t *full, *empty;
@@ -97,14 +68,16 @@ struct Ring {
 };
 
 template <class C>
-__device__ __forceinline__ void ask_weights(const Wide& w, const HalfTile (&halves)[2], char* stage, int slice, uint64_t* full) {
+__device__ __forceinline__ void ask_weights(const Wide& w, const HalfTile (&halves)[2], char* stage, int slice,
+                                            uint64_t* full) {
   const uint32_t to = ptx::smem_address(stage);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const HalfTile& h = halves[half];
     copy_box(to + half * kGroupRows * C::kRowBytes, w.values + h.matrix, slice * C::kRowBytes, h.row, full);
     if constexpr (C::kScaleRow > 0) {
-      copy_box(to + C::kScalesAt + half * kGroupRows * C::kScaleRow, w.scales + h.matrix, slice * C::kScaleRow, h.row, full);
+      copy_box(to + C::kScalesAt + half * kGroupRows * C::kScaleRow, w.scales + h.matrix, slice * C::kScaleRow, h.row,
+               full);
     }
   }
 }
@@ -113,7 +86,8 @@ template <class C>
 __device__ __forceinline__ void ask_tokens(const Wide& w, int token, char* stage, int slice, uint64_t* full) {
 #pragma unroll
   for (int part = 0; part < C::kSlice / 64; ++part) {
-    copy_box(ptx::smem_address(stage) + C::kXAt + part * C::kXPart, &w.x, (slice * C::kSlice + part * 64) * 2, token, full);
+    copy_box(ptx::smem_address(stage) + C::kXAt + part * C::kXPart, &w.x, (slice * C::kSlice + part * 64) * 2, token,
+             full);
   }
 }
 
@@ -128,7 +102,9 @@ __device__ void produce(const Wide& w, const Work& work, const Ring& ring) {
   }
   prefetch_tensor_map(&w.x);
   ptx::wait_for_previous_kernel();
-  for (int i = 0; i < first; ++i) ask_tokens<C>(w, token, ring.stages + i * C::kStageBytes, work.begin + i, ring.full + i);
+  for (int i = 0; i < first; ++i) {
+    ask_tokens<C>(w, token, ring.stages + i * C::kStageBytes, work.begin + i, ring.full + i);
+  }
   int stage = 0;
   uint32_t phase = 0;
   for (int slice = work.begin + first; slice < work.end; ++slice) {
@@ -141,7 +117,8 @@ __device__ void produce(const Wide& w, const Work& work, const Ring& ring) {
   }
 }
 
-// A warp's 16 rows of a stage as operands. ldmatrix gives lane (row, c) word c of each 16-byte piece: x_position agrees.
+// A warp's 16 rows of a stage as operands. ldmatrix gives lane (row, c) word c of each 16-byte piece: x_position
+// agrees.
 template <class C>
 __device__ __forceinline__ void load_weights(uint32_t values, uint32_t scales, int lane, uint32_t (&a)[C::kSteps][4]) {
   using W = Form<C::kForm>;
@@ -180,7 +157,8 @@ __device__ __forceinline__ void load_weights(uint32_t values, uint32_t scales, i
 
 // Issues the products of a stage; the caller commits.
 template <class C>
-__device__ __forceinline__ void issue(float (&sums)[C::kTokens / 2], const uint32_t (&a)[C::kSteps][4], uint32_t values, uint32_t x) {
+__device__ __forceinline__ void issue(float (&sums)[C::kTokens / 2], const uint32_t (&a)[C::kSteps][4], uint32_t values,
+                                      uint32_t x) {
 #pragma unroll
   for (int k = 0; k < C::kSteps; ++k) {
     const uint64_t b = ptx::descriptor(x + k / 4 * C::kXPart + k % 4 * 32);
@@ -194,7 +172,8 @@ __device__ __forceinline__ void issue(float (&sums)[C::kTokens / 2], const uint3
 
 // The sums of this warp group's 64 rows over the CTA's columns.
 template <class C>
-__device__ __forceinline__ void multiply(const Wide& w, const Work& work, const Ring& ring, int group, float (&sums)[C::kTokens / 2]) {
+__device__ __forceinline__ void multiply(const Wide& w, const Work& work, const Ring& ring, int group,
+                                         float (&sums)[C::kTokens / 2]) {
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const float* block_scale[2] = {};
   if constexpr (C::kBlocks) {
@@ -215,7 +194,8 @@ __device__ __forceinline__ void multiply(const Wide& w, const Work& work, const 
     const uint32_t values = base + group * kGroupRows * C::kRowBytes;
     uint32_t a[C::kSteps][4];
     if constexpr (C::kConverts) {
-      load_weights<C>(values + warp * 16 * C::kRowBytes, base + C::kScalesAt + (group * kGroupRows + warp * 16) * C::kScaleRow, lane, a);
+      load_weights<C>(values + warp * 16 * C::kRowBytes,
+                      base + C::kScalesAt + (group * kGroupRows + warp * 16) * C::kScaleRow, lane, a);
     }
     if constexpr (C::kBlocks) {
       float part[C::kTokens / 2];
@@ -235,177 +215,6 @@ __device__ __forceinline__ void multiply(const Wide& w, const Work& work, const 
     if (++stage == C::kStages) stage = 0, phase ^= 1;
   }
 }
-
-// What a lane writes of each token: four rows of its half of the tile.
-struct LaneRows {
-  int row, column, count;  // rows that are there
-  int next[2];             // where the two pairs of them lie in a later projection's input
-  bool whole;              // the four are written together
-  RowConstants constants[4];
-  __device__ __forceinline__ LaneRows(const LinearParams& p, const HalfTile& h, int lane)
-      : row(h.row + lane % 16 * 4), column(h.column + lane % 16 * 4), count(min(4, p.matrix[h.matrix].rows - row)) {
-    const auto out = reinterpret_cast<uintptr_t>(p.out + column);
-    whole = count == 4 && out % 16 == 0 && p.out_stride % 4 == 0;
-    for (int i = 0; i < 2; ++i) next[i] = p.next_order == XOrder::kBf16 ? column + 2 * i : x_position(p.next_order, column + 2 * i);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < count) constants[i] = RowConstants(p.matrix[h.matrix], row + i);
-    }
-  }
-  __device__ __forceinline__ void store(float* out, const float (&y)[4]) const {
-    if (whole) {
-      *reinterpret_cast<float4*>(out) = {y[0], y[1], y[2], y[3]};
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < count) out[i] = y[i];
-    }
-  }
-  __device__ __forceinline__ void load(const float* out, float (&y)[4]) const {
-    if (whole) {
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(out));
-      y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y[i] = i < count ? __ldcg(out + i) : 0.0f;
-  }
-  // The four values of a token as a later projection reads them.
-  __device__ __forceinline__ void store_next(XOrder order, __nv_bfloat16* to, const float (&v)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      uint32_t pair = ptx::pack_bf16(v[2 * i], v[2 * i + 1]);
-      if (order != XOrder::kBf16) pair = half_pair(pair);
-      auto* at = reinterpret_cast<uint16_t*>(to + next[i]);
-      if (2 * i + 1 < count) {
-        *reinterpret_cast<uint32_t*>(at) = pair;
-      } else if (2 * i < count) {
-        *at = static_cast<uint16_t>(pair);
-      }
-    }
-  }
-};
-
-// The sums of all of the cluster's CTAs, in their order.
-__device__ __forceinline__ void add_parts(uint32_t join, int splits, float (&y)[4]) {
-  if (splits == 1) {
-    const uint4 v = ptx::load_shared_16(join);
-    y[0] = __uint_as_float(v.x), y[1] = __uint_as_float(v.y), y[2] = __uint_as_float(v.z), y[3] = __uint_as_float(v.w);
-    return;
-  }
-  float4 part[kMaxSplits];
-#pragma unroll
-  for (int rank = 0; rank < kMaxSplits; ++rank) {
-    if (rank < splits) part[rank] = load_remote_16(join, rank);
-  }
-  y[0] = y[1] = y[2] = y[3] = 0;
-#pragma unroll
-  for (int rank = 0; rank < kMaxSplits; ++rank) {
-    if (rank < splits) y[0] += part[rank].x, y[1] += part[rank].y, y[2] += part[rank].z, y[3] += part[rank].w;
-  }
-}
-
-// The tile's sums [token][row] in the shared memory of the cluster's CTAs to the outputs; this CTA takes a share of the tokens, a warp
-// every eighth of them, a lane four rows. A loop for each kind and few copies of its body: code that runs once costs its fetching.
-struct Finish {
-  static constexpr int kStep = kConsumers / 32;
-  const Wide& w;
-  const Work& work;
-  uint32_t join;        // this lane's rows of token 0
-  const float* factor;
-  int lane, first, begin, end;  // tokens: the tile's first, and this warp's in the tile
-
-  __device__ __forceinline__ Finish(const Wide& w, const Work& work, int tile_tokens, uint32_t join, const float* factor)
-      : w(w), work(work), lane(threadIdx.x % 32), first(work.token_tile * tile_tokens), factor(factor) {
-    const int tokens = min(tile_tokens, w.p.tokens - first), share = (tokens + w.splits - 1) / w.splits;
-    this->join = join + lane * 16;
-    begin = work.rank * share + static_cast<int>(threadIdx.x) / 32, end = min(tokens, (work.rank + 1) * share);
-  }
-  __device__ __forceinline__ void sums_of(int m, const LaneRows& rows, float (&y)[4]) const {
-    add_parts(join + m * kJoinStride * 4, w.splits, y);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y[i] = rows.constants[i](y[i] * factor[m]);
-  }
-
-  __device__ __forceinline__ void store(const LaneRows& rows) const {
-    const LinearParams& p = w.p;
-#pragma unroll 2
-    for (int m = begin; m < end; m += kStep) {
-      float y[4];
-      sums_of(m, rows, y);
-      if (p.softcap > 0) {
-#pragma unroll
-        for (float& v : y) v = capped(p, v);
-      }
-      rows.store(p.out + int64_t{first + m} * p.out_stride + rows.column, y);
-    }
-  }
-
-  __device__ __forceinline__ void gate(const LaneRows& rows) const {
-    const LinearParams& p = w.p;
-#pragma unroll 1
-    for (int m = begin; m < end; m += kStep) {
-      float y[4], up[4];
-      sums_of(m, rows, y);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) up[i] = __shfl_down_sync(~0u, y[i], 16);
-      if (lane >= 16 || rows.count <= 0) continue;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) y[i] = activate(y[i], p.gelu) * up[i];
-      rows.store_next(p.next_order, p.gated + int64_t{first + m} * p.matrix[0].rows, y);
-    }
-  }
-
-  // What the residual's epilogue needs beside the sums, of kTogether tokens; asked for before the sums are joined.
-  static constexpr int kTogether = 4;
-  struct Residual {
-    float norm[4] = {}, before[kTogether][4];
-  };
-  __device__ __forceinline__ void load_norm(const LaneRows& rows, Residual& residual) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (w.p.next != nullptr && i < rows.count) residual.norm[i] = w.p.next_norm[rows.column + i];
-    }
-  }
-  __device__ __forceinline__ void load_before(const LaneRows& rows, int some, Residual& residual) const {
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int m = max(min(some + i * kStep, end - 1), 0);
-      rows.load(w.p.out + int64_t{first + m} * w.p.out_stride + rows.column, residual.before[i]);
-    }
-  }
-  __device__ __forceinline__ void add(const LaneRows& rows, Residual& residual) const {
-#pragma unroll 1
-    for (int some = begin; some < end; some += kStep * kTogether) {
-      if (some > begin) load_before(rows, some, residual);
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const int m = some + i * kStep;
-        if (m < end) add_token(rows, residual.norm, m, residual.before[i]);
-      }
-    }
-  }
-  __device__ __forceinline__ void add_token(const LaneRows& rows, const float (&norm)[4], int m, const float (&before)[4]) const {
-    const LinearParams& p = w.p;
-    const int64_t at = int64_t{first + m} * p.out_stride;
-    float y[4], squares = 0;
-    sums_of(m, rows, y);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      y[i] += before[i];
-      squares += i < rows.count ? y[i] * y[i] : 0.0f;
-    }
-    rows.store(p.out + at + rows.column, y);
-    if (p.next == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y[i] *= norm[i];
-    rows.store_next(p.next_order, p.next + at, y);
-#pragma unroll
-    for (int o = 16; o > 0; o >>= 1) squares += __shfl_xor_sync(~0u, squares, o);
-    if (lane == 0) p.out_squares[int64_t{work.row_tile} * p.squares_stride + first + m] = squares;
-  }
-};
 
 // The tokens' factors, by the three warps beside the one that asks for copies.
 template <class C>
@@ -433,7 +242,9 @@ __device__ __forceinline__ void consume(const Wide& w, const Work& work, const R
   const LaneRows rows(w.p, half_tile(w.p, work.row_tile, lane / 16), lane);
   const Finish finish(w, work, C::kTokens, ptx::smem_address(ring.stages), ring.factor);
   Finish::Residual residual;
-  if (w.p.out_kind == LinearOut::kResidual) finish.load_norm(rows, residual), finish.load_before(rows, finish.begin, residual);
+  if (w.p.out_kind == LinearOut::kResidual) {
+    finish.load_norm(rows, residual), finish.load_before(rows, finish.begin, residual);
+  }
   ptx::named_barrier(kRingRead, kConsumers + kHelpers);
   auto* join = reinterpret_cast<float*>(ring.stages) + group * kGroupRows + warp * 16 + lane / 4;
 #pragma unroll
@@ -491,7 +302,8 @@ int row_tiles(const LinearParams& p) {
   return (halves + 1) / 2;
 }
 
-// Clusters of `splits` CTAs that the GPU holds at a time: fewer than its places, as a cluster stays within a part of the GPU.
+// Clusters of `splits` CTAs that the GPU holds at a time: fewer than its places, as a cluster stays within a part of
+// the GPU.
 template <class C>
 int resident_clusters(int splits, int num_sms) {
   static const std::array<int, kMaxSplits + 1> resident = [&] {
@@ -500,7 +312,8 @@ int resident_clusters(int splits, int num_sms) {
     for (int s = 2; s <= kMaxSplits; ++s) {
       cudaLaunchAttribute cluster{.id = cudaLaunchAttributeClusterDimension};
       cluster.val.clusterDim.x = static_cast<unsigned>(s), cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-      cudaLaunchConfig_t config{.gridDim = dim3(static_cast<unsigned>(s)), .blockDim = dim3(kThreads), .dynamicSmemBytes = C::kSharedBytes};
+      cudaLaunchConfig_t config{
+          .gridDim = dim3(static_cast<unsigned>(s)), .blockDim = dim3(kThreads), .dynamicSmemBytes = C::kSharedBytes};
       config.attrs = &cluster, config.numAttrs = 1;
       if (cudaOccupancyMaxActiveClusters(&count[s], wide_kernel<C>, &config) != cudaSuccess) count[s] = 0;
     }
@@ -509,7 +322,8 @@ int resident_clusters(int splits, int num_sms) {
   return resident[splits];
 }
 
-// How many CTAs share a tile: the least time in slices, where a CTA's start and end cost as much as some slices (measured).
+// How many CTAs share a tile: the least time in slices, where a CTA's start and end cost as much as some slices
+// (measured).
 template <class C>
 int choose_splits(int tiles, int cols, int num_sms) {
   const int slices = (cols + C::kSlice - 1) / C::kSlice;
@@ -531,9 +345,11 @@ cudaError_t launch(const LinearParams& p, int num_sms, cudaStream_t stream) {
   cudaError_t error = make_tensor_map(&w.x, p.x, int64_t{p.matrix[0].cols} * 2, p.tokens, 128, C::kTokens);
   for (int i = 0; i < p.num_matrices && error == cudaSuccess; ++i) {
     const Matrix& m = p.matrix[i];
-    error = make_tensor_map(w.values + i, m.values, value_row_bytes(C::kForm, m.cols), m.rows, C::kRowBytes, kGroupRows);
+    error =
+        make_tensor_map(w.values + i, m.values, value_row_bytes(C::kForm, m.cols), m.rows, C::kRowBytes, kGroupRows);
     if (error != cudaSuccess || C::kScaleRow == 0) continue;
-    error = make_tensor_map(w.scales + i, m.scales, scale_row_bytes(C::kForm, m.cols), m.rows, C::kScaleRow, kGroupRows);
+    error =
+        make_tensor_map(w.scales + i, m.scales, scale_row_bytes(C::kForm, m.cols), m.rows, C::kScaleRow, kGroupRows);
   }
   if (error != cudaSuccess) return error;
   const int tiles = row_tiles(p) * w.token_tiles;
@@ -570,7 +386,8 @@ cudaError_t dispatch(const LinearParams& p, const Fn& fn) {
 cudaError_t prepare_linear_wide() {
   if (const cudaError_t error = prepare_tensor_maps(); error != cudaSuccess) return error;
   const float scale = 0;
-  for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+  for (WeightForm form :
+       {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
     for (int tokens : {32, 64, 128, 256}) {
       for (const float* blocks : {static_cast<const float*>(nullptr), &scale}) {
         LinearParams p;
