@@ -1,5 +1,6 @@
-// Projections of few tokens and of more: correctness against float64 on fresh random inputs, then us, GB/s and share of the read
-// ceiling; for more tokens TFLOP/s and cuBLASLt's time on the matrix as bf16, with what widening it costs.
+// Projections of few tokens and of more: correctness against float64 on fresh random inputs, then us, GB/s and share of
+// the read ceiling; for more tokens TFLOP/s and cuBLASLt's time on the matrix as bf16 and f16, with what widening it
+// costs.
 //   bench_linear [check|bench|few|wide|all]
 #include <cuda_fp16.h>
 
@@ -42,7 +43,11 @@ struct TestMatrix {
   Matrix matrix;
 
   TestMatrix(WeightForm form, bool blocks, int rows, int cols, std::mt19937& random)
-      : values(rows * row_value_bytes(form, cols)), scales(rows * row_scale_bytes(form, cols)), row_scale(rows), block_scale(rows * ((cols + kScaleBlock - 1) / kScaleBlock)), bias(rows),
+      : values(rows * row_value_bytes(form, cols)),
+        scales(rows * row_scale_bytes(form, cols)),
+        row_scale(rows),
+        block_scale(rows * ((cols + kScaleBlock - 1) / kScaleBlock)),
+        bias(rows),
         dense(size_t(rows) * cols) {
     std::normal_distribution<float> normal;
     const int num_blocks = (cols + kScaleBlock - 1) / kScaleBlock;
@@ -68,7 +73,9 @@ struct TestMatrix {
           do byte = random() & 255; while ((byte & 127) == 127 || std::abs(e4m3(byte)) > 4);
           w = e4m3(byte) * (blocks ? block_scale.host[r * num_blocks + k / kScaleBlock] : row_scale.host[r]);
         } else if (form == WeightForm::kInt4) {
-          if (k % 32 == 0) s[k / 32 * 2] = __float2half(normal(random) * 0.1f), s[k / 32 * 2 + 1] = __float2half(normal(random) * 0.1f);
+          if (k % 32 == 0) {
+            for (int i = 0; i < 2; ++i) s[k / 32 * 2 + i] = __float2half(normal(random) * 0.1f);
+          }
           const uint32_t q = random() & 15;
           uint32_t word;
           std::memcpy(&word, v + k / 8 * 4, 4);
@@ -85,7 +92,14 @@ struct TestMatrix {
       }
     }
     values.upload(), scales.upload(), row_scale.upload(), block_scale.upload(), bias.upload();
-    matrix = {form, values.device, scales.device, form == WeightForm::kFp8 && !blocks ? row_scale.device : nullptr, blocks ? block_scale.device : nullptr, bias.device, rows, cols};
+    matrix = {form,
+              values.device,
+              scales.device,
+              form == WeightForm::kFp8 && !blocks ? row_scale.device : nullptr,
+              blocks ? block_scale.device : nullptr,
+              bias.device,
+              rows,
+              cols};
   }
 };
 
@@ -148,14 +162,18 @@ double run_case(const Case& c, std::mt19937& random) {
   int rows = 0;
   for (int r : c.rows) w.push_back(std::make_unique<TestMatrix>(c.form, c.blocks, r, c.cols, random)), rows += r;
   const size_t x_count = size_t(c.tokens) * c.cols;
-  Buffer<__nv_bfloat16> x(x_count + 512), ordered(x_count + 512), next(size_t(c.tokens) * rows), gated(size_t(c.tokens) * c.rows[0]);
+  Buffer<__nv_bfloat16> x(x_count + 512), ordered(x_count + 512), next(size_t(c.tokens) * rows),
+      gated(size_t(c.tokens) * c.rows[0]);
   std::vector<float> xf(x_count);
   for (__nv_bfloat16& v : x.host) v = __float2bfloat16(NAN);  // what lies behind the last row
-  for (size_t i = 0; i < x_count; ++i) x.host[i] = __float2bfloat16(normal(random)), xf[i] = __bfloat162float(x.host[i]);
+  for (size_t i = 0; i < x_count; ++i) {
+    x.host[i] = __float2bfloat16(normal(random)), xf[i] = __bfloat162float(x.host[i]);
+  }
   x.upload();
   constexpr int kParts = 3;
   const int stride = c.wide() ? c.tokens + 3 : kMaxLinearTokens;
-  Buffer<float> squares(kParts * stride), out(size_t(c.tokens) * rows), norm(rows), out_squares(size_t(kMaxSquareParts) * stride);
+  Buffer<float> squares(kParts * stride), out(size_t(c.tokens) * rows), norm(rows),
+      out_squares(size_t(kMaxSquareParts) * stride);
   std::vector<double> factor(c.tokens);
   for (float& v : squares.host) v = std::abs(normal(random)) * c.cols;
   for (int m = 0; m < c.tokens; ++m) {
@@ -168,9 +186,21 @@ double run_case(const Case& c, std::mt19937& random) {
   const std::vector<float> before = out.host;
   squares.upload(), norm.upload();
   if (c.kind == LinearOut::kResidual) out.upload();
-  LinearParams p{.num_matrices = int(c.rows.size()), .out_kind = c.kind, .x = x.device, .tokens = c.tokens, .squares = squares.device,
-                 .num_squares = kParts, .squares_stride = stride, .eps = 1e-5f, .out = out.device, .out_stride = rows, .next_norm = norm.device,
-                 .next = next.device, .next_order = c.wide() && c.rows[0] % 32 == 0 ? static_cast<XOrder>(random() % 4) : XOrder::kBf16, .out_squares = out_squares.device, .gated = gated.device};
+  LinearParams p{.num_matrices = int(c.rows.size()),
+                 .out_kind = c.kind,
+                 .x = x.device,
+                 .tokens = c.tokens,
+                 .squares = squares.device,
+                 .num_squares = kParts,
+                 .squares_stride = stride,
+                 .eps = 1e-5f,
+                 .out = out.device,
+                 .out_stride = rows,
+                 .next_norm = norm.device,
+                 .next = next.device,
+                 .next_order = c.wide() && c.rows[0] % 32 == 0 ? static_cast<XOrder>(random() % 4) : XOrder::kBf16,
+                 .out_squares = out_squares.device,
+                 .gated = gated.device};
   for (size_t i = 0; i < w.size(); ++i) p.matrix[i] = w[i]->matrix;
   run_either(p, ordered);
   GPU_CHECK(cudaDeviceSynchronize());
@@ -218,12 +248,99 @@ double run_case(const Case& c, std::mt19937& random) {
   return worst > 0 ? 100 * worst : std::sqrt(error / size);
 }
 
+// Worst difference of the widened values from the stored ones times their scales, in roundings to f16: 1 at most.
+double widened_error(const TestMatrix& w, Buffer<__half>& widened) {
+  widened.poison();
+  GPU_CHECK(widen(w.matrix, widened.device, nullptr));
+  GPU_CHECK(cudaDeviceSynchronize());
+  widened.download();
+  double worst = 0;
+  for (size_t i = 0; i < w.dense.size(); ++i) {
+    const double want = std::clamp(double(w.dense[i]), -65504.0, 65504.0);
+    const double rounding = std::max(std::abs(want) * std::ldexp(1, -11), std::ldexp(1, -25));
+    const double error = std::abs(double(__half2float(widened.host[i])) - want) / rounding;
+    if (!(error <= worst)) worst = std::isnan(error) ? 1e9 : error;
+  }
+  return worst;
+}
+
+// Relative error of cuBLASLt's product of the widened matrix, as the backend runs it.
+double library_error(GemmLt& gemm, const TestMatrix& w, const Buffer<__half>& widened, bool fp32_out,
+                     std::mt19937& random) {
+  constexpr int kTokens = 70;
+  const int rows = w.matrix.rows, cols = w.matrix.cols;
+  std::normal_distribution<float> normal;
+  Buffer<__nv_bfloat16> x(size_t(kTokens) * cols), ordered(x.count);
+  std::vector<float> xf(x.count);
+  for (size_t i = 0; i < x.count; ++i) {
+    x.host[i] = __float2bfloat16(normal(random)), xf[i] = __bfloat162float(x.host[i]);
+  }
+  x.upload();
+  GPU_CHECK(order_tokens(x.device, kTokens, cols, XOrder::kHalf2, ordered.device, nullptr));
+  Buffer<float> out(size_t(kTokens) * rows);
+  out.poison();
+  const GemmShape shape{.n = rows, .k = cols, .half = true, .fp32_out = fp32_out};
+  if (!gemm.prepare(shape, kTokens).ok()) return 1e9;
+  GPU_CHECK(gemm.run({.shape = shape, .x = ordered.device, .w = widened.device, .tokens = kTokens, .out = out.device,
+                      .out_stride = rows, .alpha = fp32_out ? kHalfFactor : 1.0f}, nullptr));
+  GPU_CHECK(cudaDeviceSynchronize());
+  out.download();
+  double error = 0, size = 0;
+  for (int m = 0; m < kTokens; ++m) {
+    for (int r = 0; r < rows; ++r) {
+      const size_t at = size_t(m) * rows + r;
+      double got = out.host[at];
+      if (!fp32_out) {
+        __half h;
+        std::memcpy(&h, reinterpret_cast<const char*>(out.host.data()) + at * 2, 2);
+        got = double(__half2float(h)) * kHalfFactor;
+      }
+      const double want = sum_row(w, xf, r, m, 1) - w.bias.host[r];
+      error += (want - got) * (want - got), size += want * want;
+    }
+  }
+  const double relative = std::sqrt(error / size);
+  return std::isnan(relative) ? 1e9 : relative;
+}
+
+// Widening rounds once to f16, saturates, and products of widened matrices are as exact: bf16 would be at 1e-3.
+int check_widening(std::mt19937& random) {
+  int failed = 0;
+  auto gemm = GemmLt::create();
+  Buffer<uint8_t> workspace(kGemmWorkspace, false);
+  if (!gemm) return std::printf("FAIL %s\n", gemm.error().message().c_str()), 1;
+  (*gemm)->set_workspace(workspace.device);
+  const std::vector<std::pair<WeightForm, bool>> forms = {
+      {WeightForm::kFp8, false}, {WeightForm::kFp8, true}, {WeightForm::kInt4, false}, {WeightForm::kInt8, false}};
+  for (const auto& [form, blocks] : forms) {
+    TestMatrix w(form, blocks, 328, 1056, random);
+    Buffer<__half> widened(w.dense.size());
+    const double values = widened_error(w, widened);
+    const double sums = library_error(**gemm, w, widened, true, random);
+    const double halves = library_error(**gemm, w, widened, false, random);
+    double large = 0;
+    if (form == WeightForm::kFp8 && !blocks) {  // some products with their scales are beyond f16
+      const float factor = 1e5f;
+      for (float& v : w.row_scale.host) v *= factor;
+      for (float& v : w.dense) v *= factor;
+      w.row_scale.upload();
+      large = widened_error(w, widened);
+    }
+    const bool ok = values <= 1.01 && large <= 1.01 && sums < 5e-4 && halves < 5e-4;
+    if (!ok) failed++, std::printf("FAIL ");
+    std::printf("check widened %-5s%s: %.2f and %.2f roundings to f16, products %.2e, as f16 %.2e\n", form_name(form),
+                blocks ? " in blocks" : "", values, large, sums, halves);
+  }
+  return failed;
+}
+
 int run_checks() {
   std::mt19937 random(std::random_device{}());
-  int failed = 0;
+  int failed = check_widening(random);
   std::vector<int> counts = {1, 3, 5, 8, 9, 16};
   if (has_hopper_code()) counts.insert(counts.end(), {18, 40, 64, 100, 258});
-  for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+  for (WeightForm form :
+       {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
     for (int tokens : counts) {
       const std::vector<Case> cases = {{form, 576, tokens, {576, 192, 192}, LinearOut::kStore},
                                        {form, 1536, tokens, {520}, LinearOut::kResidual},
@@ -248,32 +365,63 @@ struct Shape {
   LinearOut kind;
 };
 
-const std::vector<Shape> kShapes = {{"qkv 6144x4096", 6144, 4096, LinearOut::kStore}, {"o 4096x4096", 4096, 4096, LinearOut::kResidual},
-                                    {"gate_up 28672x4096", 28672, 4096, LinearOut::kGated}, {"down 4096x14336", 4096, 14336, LinearOut::kResidual},
-                                    {"head 128256x4096", 128256, 4096, LinearOut::kStore}, {"qkv 5120x2880", 5120, 2880, LinearOut::kStore}};
+const std::vector<Shape> kShapes = {
+    {"qkv 6144x4096", 6144, 4096, LinearOut::kStore},       {"o 4096x4096", 4096, 4096, LinearOut::kResidual},
+    {"gate_up 28672x4096", 28672, 4096, LinearOut::kGated}, {"down 4096x14336", 4096, 14336, LinearOut::kResidual},
+    {"head 128256x4096", 128256, 4096, LinearOut::kStore},  {"qkv 5120x2880", 5120, 2880, LinearOut::kStore}};
 
-size_t stored_bytes(const Shape& s, WeightForm form) { return s.rows * (row_value_bytes(form, s.cols) + row_scale_bytes(form, s.cols)); }
+size_t stored_bytes(const Shape& s, WeightForm form) {
+  return s.rows * (row_value_bytes(form, s.cols) + row_scale_bytes(form, s.cols));
+}
 
-// Everything that the products of a table work on; matrices lie in `weights`, one behind the other, and are used in turn.
+// Everything that the products of a table work on; matrices lie in `weights`, one behind the other, and are used in
+// turn.
 struct Memory {
   Buffer<__nv_bfloat16> weights, x, next, gated, widened;
   Buffer<float> out, norm, squares;
   explicit Memory(int tokens)
-      : weights(size_t(1200) << 20, false), x(size_t(tokens) * 14336), next(size_t(tokens) * 4096), gated(size_t(tokens) * 14336),
-        widened(size_t(128256) * 4096, false), out(size_t(tokens) * 128256, false), norm(28672), squares(size_t(kMaxSquareParts) * tokens) {
+      : weights(size_t(1200) << 20, false),
+        x(size_t(tokens) * 14336),
+        next(size_t(tokens) * 4096),
+        gated(size_t(tokens) * 14336),
+        widened(size_t(128256) * 4096, false),
+        out(size_t(tokens) * 128256, false),
+        norm(28672),
+        squares(size_t(kMaxSquareParts) * tokens) {
     out.zero(), norm.zero(), squares.zero();
-    fill_normal(x.device, x.count, 1), fill_normal(weights.device, weights.count, 2, 0.02f), fill_normal(widened.device, widened.count, 3, 0.02f);
+    fill_normal(x.device, x.count, 1), fill_normal(weights.device, weights.count, 2, 0.02f),
+        fill_normal(widened.device, widened.count, 3, 0.02f);
   }
-  int copies(const Shape& s, WeightForm form) const { return std::clamp<int>((size_t{400} << 20) / stored_bytes(s, form), 2, 16); }
+  int copies(const Shape& s, WeightForm form) const {
+    return std::clamp<int>((size_t{400} << 20) / stored_bytes(s, form), 2, 16);
+  }
   LinearParams problem(const Shape& s, WeightForm form, int tokens, int copy) const {
-    const auto* base = reinterpret_cast<const uint8_t*>(weights.device) + copy * (stored_bytes(s, form) + 255) / 256 * 256;
+    const auto* base =
+        reinterpret_cast<const uint8_t*>(weights.device) + copy * (stored_bytes(s, form) + 255) / 256 * 256;
     const int parts = s.kind == LinearOut::kGated ? 2 : 1, rows = s.rows / parts;
-    LinearParams p{.num_matrices = parts, .out_kind = s.kind, .x = x.device, .tokens = tokens, .squares = squares.device,
-                   .num_squares = tokens > kMaxLinearTokens ? 32 : kSms, .squares_stride = std::max(tokens, kMaxLinearTokens), .eps = 1,
-                   .out = out.device, .out_stride = s.rows, .next_norm = norm.device, .next = next.device, .out_squares = squares.device, .gated = gated.device};
+    LinearParams p{.num_matrices = parts,
+                   .out_kind = s.kind,
+                   .x = x.device,
+                   .tokens = tokens,
+                   .squares = squares.device,
+                   .num_squares = tokens > kMaxLinearTokens ? 32 : kSms,
+                   .squares_stride = std::max(tokens, kMaxLinearTokens),
+                   .eps = 1,
+                   .out = out.device,
+                   .out_stride = s.rows,
+                   .next_norm = norm.device,
+                   .next = next.device,
+                   .out_squares = squares.device,
+                   .gated = gated.device};
     for (int part = 0; part < parts; ++part) {
-      p.matrix[part] = {form, base + part * rows * row_value_bytes(form, s.cols),
-                        base + s.rows * row_value_bytes(form, s.cols) + part * rows * row_scale_bytes(form, s.cols), nullptr, nullptr, nullptr, rows, s.cols};
+      p.matrix[part] = {form,
+                        base + part * rows * row_value_bytes(form, s.cols),
+                        base + s.rows * row_value_bytes(form, s.cols) + part * rows * row_scale_bytes(form, s.cols),
+                        nullptr,
+                        nullptr,
+                        nullptr,
+                        rows,
+                        s.cols};
     }
     return p;
   }
@@ -281,19 +429,24 @@ struct Memory {
 
 void run_few() {
   const double ceiling = read_ceiling_gbs();
-  std::printf("read ceiling %.0f GB/s\n%-20s %-5s %6s %9s %9s %6s\n", ceiling, "shape", "form", "tokens", "us", "GB/s", "%");
+  std::printf("read ceiling %.0f GB/s\n%-20s %-5s %6s %9s %9s %6s\n", ceiling, "shape", "form", "tokens", "us", "GB/s",
+              "%");
   const Memory memory(kMaxLinearTokens);
   for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
     for (int tokens : {1, 8, 16}) {
-      const auto time = [&](const char* name, double bytes, int calls, const std::function<LinearParams(int)>& problem) {
-        const double us = time_us(calls, [&](int i, cudaStream_t stream) { GPU_CHECK(run_linear(problem(i), kSms, stream)); });
+      const auto time = [&](const char* name, double bytes, int calls,
+                            const std::function<LinearParams(int)>& problem) {
+        const double us =
+            time_us(calls, [&](int i, cudaStream_t stream) { GPU_CHECK(run_linear(problem(i), kSms, stream)); });
         const double gbs = bytes / us / 1000;
-        std::printf("%-20s %-5s %6d %9.1f %9.0f %5.0f%%\n", name, form_name(form), tokens, us, gbs, 100 * gbs / ceiling);
+        std::printf("%-20s %-5s %6d %9.1f %9.0f %5.0f%%\n", name, form_name(form), tokens, us, gbs,
+                    100 * gbs / ceiling);
       };
       double layer = 0;  // the first four in turn
       for (const Shape& s : kShapes) {
         const int copies = memory.copies(s, form);
-        time(s.name, stored_bytes(s, form), copies * 2, [&](int i) { return memory.problem(s, form, tokens, i % copies); });
+        time(s.name, stored_bytes(s, form), copies * 2,
+             [&](int i) { return memory.problem(s, form, tokens, i % copies); });
         if (&s < &kShapes[4]) layer += stored_bytes(s, form);
       }
       time("mean of the first 4", layer / 4, 32, [&](int i) {
@@ -307,9 +460,13 @@ void run_wide() {
   auto gemm = GemmLt::create();
   Buffer<uint8_t> workspace(kGemmWorkspace, false);
   if (gemm) (*gemm)->set_workspace(workspace.device);
-  std::printf("%-20s %6s | %-38s | %s\n", "shape", "tokens", "us: bf16 fp8 blocks int4 int8", "bf16 GB/s TFLOP/s | fp8 TFLOP/s | cuBLASLt us; widening fp8 us");
-  const std::vector<std::pair<WeightForm, bool>> forms = {{WeightForm::kBf16, false}, {WeightForm::kFp8, false}, {WeightForm::kFp8, true},
-                                                          {WeightForm::kInt4, false}, {WeightForm::kInt8, false}};
+  std::printf("%-20s %6s | %-38s | %s\n", "shape", "tokens", "us: bf16 fp8 blocks int4 int8",
+              "bf16 GB/s TFLOP/s | fp8 TFLOP/s | cuBLASLt us: bf16 f16; widening fp8 us");
+  const std::vector<std::pair<WeightForm, bool>> forms = {{WeightForm::kBf16, false},
+                                                          {WeightForm::kFp8, false},
+                                                          {WeightForm::kFp8, true},
+                                                          {WeightForm::kInt4, false},
+                                                          {WeightForm::kInt8, false}};
   const Memory memory(2048);
   for (int tokens : {32, 64, 128, 256, 512, 2048}) {
     double layer[8] = {};
@@ -325,28 +482,38 @@ void run_wide() {
         }, 7));
       }
       const int copies = memory.copies(s, WeightForm::kBf16);
-      double library = 0;
-      if (gemm && (*gemm)->prepare(s.rows, s.cols, true, tokens).ok()) {
-        library = time_us(copies * 2, [&](int i, cudaStream_t stream) {
-          GPU_CHECK((*gemm)->run(memory.x.device, tokens, memory.weights.device + i % copies * size_t(s.rows) * s.cols, s.rows, s.cols, memory.out.device, true,
-                                 s.rows, s.kind == LinearOut::kResidual, stream));
+      double library[2] = {};
+      for (const bool half : {false, true}) {
+        const GemmShape shape{.n = s.rows, .k = s.cols, .half = half, .fp32_out = true};
+        if (!gemm || !(*gemm)->prepare(shape, tokens).ok()) continue;
+        library[half] = time_us(copies * 2, [&](int i, cudaStream_t stream) {
+          const __nv_bfloat16* w = memory.weights.device + i % copies * size_t(s.rows) * s.cols;
+          GPU_CHECK((*gemm)->run({.shape = shape,
+                                  .x = memory.x.device,
+                                  .w = w,
+                                  .tokens = tokens,
+                                  .out = memory.out.device,
+                                  .out_stride = s.rows,
+                                  .accumulate = s.kind == LinearOut::kResidual},
+                                 stream));
         }, 7);
       }
       const int stored = memory.copies(s, WeightForm::kFp8);
       const double widening = time_us(stored * 2, [&](int i, cudaStream_t stream) {
         Matrix m = memory.problem(s, WeightForm::kFp8, tokens, i % stored).matrix[0];
         m.rows = s.rows;
-        GPU_CHECK(dequantize(m, memory.widened.device, stream));
+        GPU_CHECK(widen(m, reinterpret_cast<__half*>(memory.widened.device), stream));
       }, 7);
       const double flops = 2.0 * s.rows * s.cols * tokens;
-      std::printf("%-20s %6d | %7.1f %7.1f %7.1f %7.1f %7.1f | %5.0f %4.0f | %4.0f | %7.1f %6.1f\n", s.name, tokens, us[0], us[1], us[2], us[3], us[4],
-                  stored_bytes(s, WeightForm::kBf16) / us[0] / 1000, flops / us[0] / 1e6, flops / us[1] / 1e6, library, widening);
+      std::printf("%-20s %6d | %7.1f %7.1f %7.1f %7.1f %7.1f | %5.0f %4.0f | %4.0f | %7.1f %7.1f %6.1f\n", s.name,
+                  tokens, us[0], us[1], us[2], us[3], us[4], stored_bytes(s, WeightForm::kBf16) / us[0] / 1000,
+                  flops / us[0] / 1e6, flops / us[1] / 1e6, library[0], library[1], widening);
       if (&s >= &kShapes[4]) continue;
       for (int i = 0; i < 5; ++i) layer[i] += us[i];
-      layer[5] += library, layer[6] += widening;
+      layer[5] += library[0], layer[6] += library[1], layer[7] += widening;
     }
-    std::printf("%-20s %6d | %7.1f %7.1f %7.1f %7.1f %7.1f |%24s %7.1f %6.1f\n", "sum of the first 4", tokens, layer[0], layer[1], layer[2], layer[3], layer[4], "|",
-                layer[5], layer[6]);
+    std::printf("%-20s %6d | %7.1f %7.1f %7.1f %7.1f %7.1f |%24s %7.1f %7.1f %6.1f\n", "sum of the first 4", tokens,
+                layer[0], layer[1], layer[2], layer[3], layer[4], "|", layer[5], layer[6], layer[7]);
   }
 }
 

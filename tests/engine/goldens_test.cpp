@@ -25,7 +25,8 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
                          {"cpu", "portable", 0.005, 0.0005},
                          {"cpu", "avx2", 0.005, 0.0005},
                          {"cpu", "avx512_vnni", 0.005, 0.0005},
-                         // bf16 between kernels. transformers itself, run in bf16, is off by 0.097 and 0.016 on these.
+                         // bf16 between kernels. transformers itself, run in bf16, is off by 0.097 and 0.016 on these;
+                         // the worst mean is 0.0131, two rows of fp8_block in a mixed step; of all others 0.0092.
                          {"cuda", "", 0.1, 0.015}};
 
 double spread(const std::vector<float>& values) {

@@ -1,13 +1,13 @@
-// CudaShape and CudaScratch: what the CUDA backend needs to know of a block list, and every array it works in.
+// CudaScratch: every array that the CUDA backend works in.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "base/arena.h"
-#include "kernels/block_widths.h"
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_extend.h"
+#include "kernels/cuda/cuda_shape.h"
 #include "kernels/cuda/gemm_lt.h"
 #include "kernels/cuda/linear_wide.h"
 #include "kernels/cuda/sampler.h"
@@ -15,41 +15,22 @@
 
 namespace tailrace::cuda {
 
-// Attention of one KV group: one shape, so one plan a step.
-struct GroupShape {
-  int32_t q_heads = 0, kv_heads = 0, head_dim = 0, window = 0;
-  int32_t decode_ctas = 0, max_chunks = 0;
-  DecodeTuning decode;
-  MixedTuning mixed;
-  int32_t gqa_ratio() const { return q_heads / kv_heads; }
-};
-
-struct CudaShape {
-  BlockWidths widths;
-  StepLimits limits;
-  GroupShape groups[kMaxKvGroups];
-  int32_t num_groups = 0;
-  int32_t max_extend_parts = 0;
-  bool has_post_norm = false;
-  int64_t dequantized = 0;    // values of the largest matrix that is not stored as bf16
-  int64_t logits_stride = 0;
-};
-
 struct CudaScratch {
   StepState* state;
   float* x;                    // [tokens][hidden] residual stream
   __nv_bfloat16* normed;       // [tokens][hidden] input of projections (see LinearParams about who normalises)
   float* squares;              // [parts][tokens], see LinearParams
-  __nv_bfloat16* ordered;      // [tokens][cols] a projection's input in the order of its weights' form
+  __nv_bfloat16* ordered;      // [tokens][cols] a projection's input in the order of its weights' form, of as many
+                               // columns as own kernels take, or q and hidden wide
   float* qkv;                  // [tokens][qkv]
   __nv_bfloat16* q;            // [tokens][q]
   __nv_bfloat16* attended;     // [tokens][q]
-  __nv_bfloat16* gate_up;      // [tokens][2 * intermediate]
+  __nv_bfloat16* gate_up;      // [tokens][2 * intermediate], see GateParams
   __nv_bfloat16* gated;        // [tokens][intermediate]
   float* y;                    // [tokens][hidden] where a post norm needs a whole row; else null
   __nv_bfloat16* last;         // [rows][hidden] input of the head
   float* logits;               // [rows][logits_stride]
-  __nv_bfloat16* dequantized;
+  __half* widened;             // a matrix
   void* gemm;
   void* sampler;
   struct Group {
@@ -74,8 +55,9 @@ struct CudaScratch {
     take(x, tokens * w.hidden);
     take(normed, tokens * w.hidden);
     const int64_t wide_tokens = std::min<int64_t>(tokens, kMostWideTokens);
-    take(squares, std::max(int64_t{kMaxSquareParts} * kMaxLinearTokens, (w.hidden + 127) / 128 * wide_tokens));  // tiles of 128 rows
-    take(ordered, wide_tokens * w.max_cols);
+    // Tiles of 128 rows.
+    take(squares, std::max(int64_t{kMaxSquareParts} * kMaxLinearTokens, (w.hidden + 127) / 128 * wide_tokens));
+    take(ordered, s.has_halves ? std::max(wide_tokens * w.max_cols, tokens * std::max(w.q, w.hidden)) : 0);
     take(qkv, tokens * w.qkv);
     take(q, tokens * w.q);
     take(attended, tokens * w.q);
@@ -85,7 +67,7 @@ struct CudaScratch {
     if (s.has_post_norm) take(y, tokens * w.hidden);
     take(last, rows * w.hidden);
     take(logits, rows * s.logits_stride);
-    take(dequantized, s.dequantized);
+    take(widened, s.widened);
     auto* bytes_at = static_cast<std::byte*>(nullptr);
     take(bytes_at, static_cast<int64_t>(kGemmWorkspace));
     gemm = bytes_at;
@@ -95,14 +77,16 @@ struct CudaScratch {
       const GroupShape& shape = s.groups[g];
       take(bytes_at, static_cast<int64_t>(decode_plan_bytes(shape.max_chunks)));
       groups[g].plan = reinterpret_cast<DecodePlan*>(bytes_at);
-      take(groups[g].partial_out, static_cast<int64_t>(decode_partial_out_bytes(shape.head_dim, shape.max_chunks) / sizeof(float)));
+      take(groups[g].partial_out,
+           static_cast<int64_t>(decode_partial_out_bytes(shape.head_dim, shape.max_chunks) / sizeof(float)));
       take(groups[g].partial_ml, int64_t{shape.max_chunks} * 16);
       take(groups[g].done, shape.max_chunks);
       take(groups[g].tile_start, rows + 1);
     }
     size_t partial_bytes = 0;
     for (int g = 0; g < s.num_groups; ++g) {
-      if (s.groups[g].window == 0) partial_bytes = std::max(partial_bytes, extend_partial_bytes(s.groups[g].head_dim, s.max_extend_parts));
+      if (s.groups[g].window == 0)
+        partial_bytes = std::max(partial_bytes, extend_partial_bytes(s.groups[g].head_dim, s.max_extend_parts));
     }
     take(extend_partial, static_cast<int64_t>(partial_bytes));
     take(arrivals, 4 * s.max_extend_parts / 2);  // a tile that is cut has two parts at least

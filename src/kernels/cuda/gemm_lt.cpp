@@ -35,10 +35,10 @@ struct GemmLt::Library {
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
 };
 
-// One matrix shape and bucket. The layouts are changed to a call's sizes before it; one thread launches.
+// One shape and bucket. The layouts are changed to a call's sizes before it; one thread launches.
 struct GemmLt::Plan {
-  int n, k, bucket;
-  bool fp32_out;
+  GemmShape shape;
+  int bucket;
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algo;
@@ -52,7 +52,9 @@ Expected<std::unique_ptr<GemmLt>> GemmLt::create() {
     if ((lib.handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) != nullptr) break;
   }
   if (lib.handle == nullptr) {
-    return fail(StatusCode::kUnsupported, "cuBLASLt is not installed: no libcublasLt.so.13 or .12 on the loader's path or in /usr/local/cuda/lib64");
+    return fail(StatusCode::kUnsupported,
+                "cuBLASLt is not installed: no libcublasLt.so.13 or .12 on the loader's path or in "
+                "/usr/local/cuda/lib64");
   }
   bool complete = true;
   const auto load = [&](auto& function, const char* name) {
@@ -63,10 +65,13 @@ Expected<std::unique_ptr<GemmLt>> GemmLt::create() {
   load(lib.desc_create, "cublasLtMatmulDescCreate"), load(lib.desc_destroy, "cublasLtMatmulDescDestroy");
   load(lib.desc_set, "cublasLtMatmulDescSetAttribute"), load(lib.layout_create, "cublasLtMatrixLayoutCreate");
   load(lib.layout_destroy, "cublasLtMatrixLayoutDestroy"), load(lib.layout_set, "cublasLtMatrixLayoutSetAttribute");
-  load(lib.preference_create, "cublasLtMatmulPreferenceCreate"), load(lib.preference_destroy, "cublasLtMatmulPreferenceDestroy");
-  load(lib.preference_set, "cublasLtMatmulPreferenceSetAttribute"), load(lib.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  load(lib.preference_create, "cublasLtMatmulPreferenceCreate"),
+      load(lib.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  load(lib.preference_set, "cublasLtMatmulPreferenceSetAttribute"),
+      load(lib.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   if (!complete || lib.create(&lib.lt) != CUBLAS_STATUS_SUCCESS) {
-    return fail(StatusCode::kUnsupported, "cuBLASLt was found but cannot be used: another version, or no memory on the GPU");
+    return fail(StatusCode::kUnsupported,
+                "cuBLASLt was found but cannot be used: another version, or no memory on the GPU");
   }
   return gemm;
 }
@@ -80,37 +85,42 @@ GemmLt::~GemmLt() {
   library_->destroy(library_->lt);
 }
 
-const GemmLt::Plan* GemmLt::find(int n, int k, bool fp32_out, int tokens) const {
+const GemmLt::Plan* GemmLt::find(const GemmShape& shape, int tokens) const {
   const int wanted = bucket(tokens);
   for (const Plan& plan : plans_) {
-    if (plan.bucket == wanted && plan.n == n && plan.k == k && plan.fp32_out == fp32_out) return &plan;
+    if (plan.bucket == wanted && plan.shape == shape) return &plan;
   }
   return nullptr;
 }
 
 // Column-major to cuBLAS: out [n, tokens] = w^T (k x n, transposed) x (k x tokens).
-Status GemmLt::prepare(int n, int k, bool fp32_out, int max_tokens) {
+Status GemmLt::prepare(const GemmShape& shape, int max_tokens) {
   Library& lib = *library_;
-  const cudaDataType_t out_type = fp32_out ? CUDA_R_32F : CUDA_R_16BF;
+  const int n = shape.n, k = shape.k;
+  const cudaDataType_t type = shape.half ? CUDA_R_16F : CUDA_R_16BF, out_type = shape.fp32_out ? CUDA_R_32F : type;
+  const auto succeeded = [](cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; };
   for (int tokens = 1; tokens <= bucket(max_tokens); tokens = bucket(tokens) + 1) {
-    if (find(n, k, fp32_out, tokens) != nullptr) continue;
-    Plan plan{.n = n, .k = k, .bucket = bucket(tokens), .fp32_out = fp32_out, .algo = {}};
+    if (find(shape, tokens) != nullptr) continue;
+    Plan plan{.shape = shape, .bucket = bucket(tokens), .algo = {}};
     const cublasOperation_t transpose = CUBLAS_OP_T;
     const size_t workspace = kGemmWorkspace;
     cublasLtMatmulPreference_t preference = nullptr;
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    const bool ok = lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-                    lib.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose) == CUBLAS_STATUS_SUCCESS &&
-                    lib.layout_create(&plan.w, CUDA_R_16BF, k, n, k) == CUBLAS_STATUS_SUCCESS &&
-                    lib.layout_create(&plan.x, CUDA_R_16BF, k, plan.bucket, k) == CUBLAS_STATUS_SUCCESS &&
-                    lib.layout_create(&plan.out, out_type, n, plan.bucket, n) == CUBLAS_STATUS_SUCCESS &&
-                    lib.preference_create(&preference) == CUBLAS_STATUS_SUCCESS &&
-                    lib.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
-                    lib.heuristic(lib.lt, plan.desc, plan.w, plan.x, plan.out, plan.out, preference, 1, &result, &found) == CUBLAS_STATUS_SUCCESS;
+    const bool ok =
+        succeeded(lib.desc_create(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) &&
+        succeeded(lib.desc_set(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose)) &&
+        succeeded(lib.layout_create(&plan.w, type, k, n, k)) &&
+        succeeded(lib.layout_create(&plan.x, type, k, plan.bucket, k)) &&
+        succeeded(lib.layout_create(&plan.out, out_type, n, plan.bucket, n)) &&
+        succeeded(lib.preference_create(&preference)) &&
+        succeeded(
+            lib.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) &&
+        succeeded(lib.heuristic(lib.lt, plan.desc, plan.w, plan.x, plan.out, plan.out, preference, 1, &result, &found));
     if (preference != nullptr) lib.preference_destroy(preference);
     if (!ok || found == 0) {
-      return {StatusCode::kUnsupported, "cuBLASLt has no algorithm for a product of " + std::to_string(n) + " x " + std::to_string(k)};
+      return {StatusCode::kUnsupported,
+              "cuBLASLt has no algorithm for a product of " + std::to_string(n) + " x " + std::to_string(k)};
     }
     plan.algo = result.algo;
     plans_.push_back(plan);
@@ -118,18 +128,18 @@ Status GemmLt::prepare(int n, int k, bool fp32_out, int max_tokens) {
   return {};
 }
 
-cudaError_t GemmLt::run(const __nv_bfloat16* x, int tokens, const __nv_bfloat16* w, int n, int k, void* out, bool fp32_out,
-                        int64_t out_stride, bool accumulate, cudaStream_t stream) {
-  const Plan* plan = find(n, k, fp32_out, tokens);
+cudaError_t GemmLt::run(const Gemm& g, cudaStream_t stream) {
+  const Plan* plan = find(g.shape, g.tokens);
   CHECK_MSG(plan != nullptr, "a product that was not prepared");
   Library& lib = *library_;
-  const uint64_t columns = static_cast<uint64_t>(tokens);
+  const uint64_t columns = static_cast<uint64_t>(g.tokens);
   lib.layout_set(plan->x, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof columns);
   lib.layout_set(plan->out, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof columns);
-  lib.layout_set(plan->out, CUBLASLT_MATRIX_LAYOUT_LD, &out_stride, sizeof out_stride);
-  const float one = 1.0f, beta = accumulate ? 1.0f : 0.0f;
-  const cublasStatus_t status = lib.matmul(lib.lt, plan->desc, &one, w, plan->w, x, plan->x, &beta, out, plan->out, out, plan->out,
-                                           &plan->algo, workspace_, kGemmWorkspace, stream);
+  lib.layout_set(plan->out, CUBLASLT_MATRIX_LAYOUT_LD, &g.out_stride, sizeof g.out_stride);
+  const float beta = g.accumulate ? 1.0f : 0.0f;
+  const cublasStatus_t status =
+      lib.matmul(lib.lt, plan->desc, &g.alpha, g.w, plan->w, g.x, plan->x, &beta, g.out, plan->out, g.out, plan->out,
+                 &plan->algo, workspace_, kGemmWorkspace, stream);
   return status == CUBLAS_STATUS_SUCCESS ? cudaSuccess : cudaErrorUnknown;
 }
 

@@ -1,7 +1,6 @@
 // Products of many tokens by cuBLASLt, which is opened at run time; algorithms are chosen at boot.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -13,6 +12,23 @@
 namespace tailrace::cuda {
 
 inline constexpr size_t kGemmWorkspace = size_t{32} << 20;
+
+// out[m][n] (+)= alpha x[m][k] w[n][k]^T.
+struct GemmShape {
+  int n = 0, k = 0;
+  bool half = false;      // x, w and a 16-bit out are f16, else bf16; sums are fp32
+  bool fp32_out = false;
+  bool operator==(const GemmShape&) const = default;
+};
+struct Gemm {
+  GemmShape shape;
+  const void *x = nullptr, *w = nullptr;  // rows of x are k apart
+  int tokens = 0;
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  float alpha = 1;
+  bool accumulate = false;
+};
 
 class GemmLt {
  public:
@@ -27,19 +43,16 @@ class GemmLt {
     const int step = tokens <= 64 ? 16 : tokens <= 512 ? 64 : 256;
     return (tokens + step - 1) / step * step;
   }
-  // Chooses algorithms for products of up to max_tokens with this matrix shape. Boot only.
-  Status prepare(int n, int k, bool fp32_out, int max_tokens);
-
-  // out[m][n] (+)= x[m][k] w[n][k]^T, fp32 sums. x rows are k apart, out rows out_stride. Shapes must have been prepared.
-  // Neither blocks nor allocates.
-  cudaError_t run(const __nv_bfloat16* x, int tokens, const __nv_bfloat16* w, int n, int k, void* out, bool fp32_out,
-                  int64_t out_stride, bool accumulate, cudaStream_t stream);
+  // Chooses algorithms for products of this shape of up to max_tokens. Boot only.
+  Status prepare(const GemmShape& shape, int max_tokens);
+  // The shape must have been prepared. Neither blocks nor allocates.
+  cudaError_t run(const Gemm& gemm, cudaStream_t stream);
 
  private:
   struct Library;
   struct Plan;
   GemmLt() = default;
-  const Plan* find(int n, int k, bool fp32_out, int tokens) const;
+  const Plan* find(const GemmShape& shape, int tokens) const;
 
   std::unique_ptr<Library> library_;
   std::vector<Plan> plans_;

@@ -1,4 +1,4 @@
-// Projections of few tokens on CUDA: y = W x for 1 to 16 rows, weights read once, in their stored form, at memory speed.
+// Projections of few tokens on CUDA: y = W x for 1 to 16 rows, weights read once, as stored, at memory speed.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,11 +24,16 @@ struct Matrix {
 enum class LinearOut : uint8_t {
   kStore,     // out[m][n] = y                                                   fp32
   kResidual,  // out[m][n] += y; next[m][n] = bf16(out * next_norm); squares of this CTA
-  kGated,     // gated[m][n] = act(gate) * up                                    bf16; matrix[0] is gate, matrix[1] is up
+  kGated,     // gated[m][n] = act(gate) * up; matrix[0] is gate, matrix[1] is up        bf16
 };
 
-// How a projection's input lies. The last three are for linear_wide alone: halves of x / 16, so ordered that 4 bytes of a stored row,
-// which hold that many values, are what a lane's registers of tensor-core operands need (x_position).
+// Weights of all forms but bf16 are multiplied as f16, which holds e4m3 and integers exactly; x is divided by this
+// there, so that no activation up to a million is too large.
+inline constexpr float kHalfFactor = 16.0f;
+
+// How a projection's input lies: bf16, or halves of x / kHalfFactor in an order. The last two are for linear_wide
+// alone: 4 bytes of a stored row, which hold that many values, are then what a lane's registers of tensor-core operands
+// need (x_position). kHalf2 is the plain order.
 enum class XOrder : uint8_t { kBf16, kHalf2, kHalf4, kHalf8 };
 // Where value k of a token lies.
 TAILRACE_FORM_FN int x_position(XOrder order, int k) {

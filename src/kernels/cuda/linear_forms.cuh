@@ -10,10 +10,6 @@
 
 namespace tailrace::cuda {
 
-// Weights of all forms but bf16 are multiplied as f16, which holds e4m3 and integers exactly; x is divided by this there, so that no
-// activation is too large.
-inline constexpr float kHalfFactor = 16.0f;
-
 __device__ __forceinline__ uint32_t bits_of(__half2 v) { return *reinterpret_cast<const uint32_t*>(&v); }
 __device__ __forceinline__ __half2 halves_of(uint32_t v) { return *reinterpret_cast<const __half2*>(&v); }
 // A pair of bf16 as halves, divided by kHalfFactor.

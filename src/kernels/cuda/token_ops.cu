@@ -53,9 +53,12 @@ __device__ void apply(const BeginParams& p, const std::byte* slab, const SlabHea
     const int64_t slot = start.slot;
     const RowStateView& state = p.targets.state;
     if (threadIdx.x == 0) state.sampling[slot] = start.sampling, state.stopped[slot] = 0;
-    copy_all(state.bias_ids + slot * kMaxLogitBias, reinterpret_cast<const TokenId*>(slab + start.bias_ids_at), start.sampling.num_bias);
-    copy_all(state.bias_values + slot * kMaxLogitBias, reinterpret_cast<const float*>(slab + start.bias_values_at), start.sampling.num_bias);
-    copy_all(state.stop_ids + slot * kMaxStopTokenIds, reinterpret_cast<const TokenId*>(slab + start.stop_ids_at), start.sampling.num_stop_ids);
+    copy_all(state.bias_ids + slot * kMaxLogitBias, reinterpret_cast<const TokenId*>(slab + start.bias_ids_at),
+             start.sampling.num_bias);
+    copy_all(state.bias_values + slot * kMaxLogitBias, reinterpret_cast<const float*>(slab + start.bias_values_at),
+             start.sampling.num_bias);
+    copy_all(state.stop_ids + slot * kMaxStopTokenIds, reinterpret_cast<const TokenId*>(slab + start.stop_ids_at),
+             start.sampling.num_stop_ids);
   }
   const auto* blocks = reinterpret_cast<const SlabBlockPatch*>(slab + header.block_patches_at);
   for (int i = 0; i < header.num_block_patches; ++i) {
@@ -128,7 +131,9 @@ __device__ __forceinline__ int row_of(const StepRows& s, int t) {
   }
   return low;
 }
-__device__ __forceinline__ int position_of(const BatchRow& row, int t) { return row.kv_len - row.q_len + (t - row.q_start); }
+__device__ __forceinline__ int position_of(const BatchRow& row, int t) {
+  return row.kv_len - row.q_len + (t - row.q_start);
+}
 
 // Eight values of a row, from column k on (a multiple of 8).
 __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, float (&out)[8]) {
@@ -146,7 +151,9 @@ __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, floa
     for (int i = 0; i < 8; ++i) out[i] = __half2float(h[i]);
   } else if (m.form == WeightForm::kFp8) {
     const int blocks = (m.cols + kScaleBlock - 1) / kScaleBlock;
-    const float scale = m.row_scale != nullptr ? m.row_scale[row] : m.block_scale != nullptr ? m.block_scale[row * blocks + k / kScaleBlock] : 1.0f;
+    const float scale = m.row_scale != nullptr     ? m.row_scale[row]
+                        : m.block_scale != nullptr ? m.block_scale[row * blocks + k / kScaleBlock]
+                                                   : 1.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const auto byte = static_cast<uint8_t>(values[row * m.cols + k + i]);
@@ -154,7 +161,8 @@ __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, floa
     }
   } else if (m.form == WeightForm::kInt4) {
     const uint32_t v = *reinterpret_cast<const uint32_t*>(values + row * (m.cols / 2) + k / 2);
-    const float2 s = __half22float2(*reinterpret_cast<const __half2*>(scales + row * ((m.cols / 32 * 4 + 15) / 16 * 16) + k / 32 * 4));
+    const float2 s = __half22float2(
+        *reinterpret_cast<const __half2*>(scales + row * ((m.cols / 32 * 4 + 15) / 16 * 16) + k / 32 * 4));
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(v >> int4_position(i) & 15) * s.x + s.y;
   } else {
@@ -162,15 +170,39 @@ __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, floa
     const auto* s = reinterpret_cast<const __half*>(scales + row * ((m.cols / 32 * 8 + 15) / 16 * 16) + k / 32 * 8);
     const float d = __half2float(s[k % 32 / 16]), base = __half2float(s[2]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(static_cast<int8_t>((i < 4 ? v.x : v.y) >> (8 * (i % 4)))) * d + base;
+    for (int i = 0; i < 8; ++i) {
+      out[i] = static_cast<float>(static_cast<int8_t>((i < 4 ? v.x : v.y) >> (8 * (i % 4)))) * d + base;
+    }
   }
 }
 
-__device__ __forceinline__ void store_bf16(__nv_bfloat16* out, const float (&v)[8]) {
-  *reinterpret_cast<uint4*>(out) = {ptx::pack_bf16(v[0], v[1]), ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]), ptx::pack_bf16(v[6], v[7])};
+// Pairs of values of a token, from column k on, where a projection reads them.
+template <int N>
+__device__ __forceinline__ void store_pairs(XOrder order, void* row, int k, const uint32_t (&pairs)[N]) {
+  auto* to = static_cast<uint16_t*>(row);
+  if (order == XOrder::kHalf4 || order == XOrder::kHalf8) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) *reinterpret_cast<uint32_t*>(to + x_position(order, k + 2 * j)) = pairs[j];
+  } else if constexpr (N == 4) {
+    *reinterpret_cast<uint4*>(to + k) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+  } else {
+    *reinterpret_cast<uint2*>(to + k) = {pairs[0], pairs[1]};
+  }
+}
+// The same from fp32: rounded to bf16, whatever the order, so that x has one precision for every number of tokens.
+template <int N>
+__device__ __forceinline__ void store_x(XOrder order, void* row, int k, const float (&v)[N]) {
+  uint32_t pairs[N / 2];
+#pragma unroll
+  for (int j = 0; j < N / 2; ++j) {
+    pairs[j] = ptx::pack_bf16(v[2 * j], v[2 * j + 1]);
+    if (order != XOrder::kBf16) pairs[j] = half_pair(pairs[j]);
+  }
+  store_pairs(order, row, k, pairs);
 }
 
-__global__ void __launch_bounds__(kThreads) embed_kernel(StepRows rows, RowStateView state, Matrix table, float scale, float* x, NextNorm next) {
+__global__ void __launch_bounds__(kThreads)
+    embed_kernel(StepRows rows, RowStateView state, Matrix table, float scale, float* x, NextNorm next) {
   enter();
   const int t = blockIdx.x, hidden = table.cols;
   const BatchRow row = rows.rows[row_of(rows, t)];
@@ -190,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(StepRows rows, RowState
     if (next.next == nullptr) continue;
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] *= next.weight[k + i];
-    store_bf16(next.next + int64_t{t} * hidden + k, v);
+    store_x(XOrder::kBf16, next.next + int64_t{t} * hidden, k, v);
   }
   if (next.next == nullptr) return;
   squares = block_sum(squares);
@@ -201,7 +233,8 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(StepRows rows, RowState
 
 __device__ __forceinline__ float4 load_4(const float* x) { return __ldcg(reinterpret_cast<const float4*>(x)); }
 
-__device__ void normalise(const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out) {
+__device__ void normalise(const float* x, int hidden, const float* weight, float eps, XOrder order,
+                          __nv_bfloat16* out) {
   float squares = 0;
   for (int k = threadIdx.x * 4; k < hidden; k += kThreads * 4) {
     const float4 v = load_4(x + k);
@@ -210,16 +243,20 @@ __device__ void normalise(const float* x, int hidden, const float* weight, float
   const float factor = rsqrtf(block_sum(squares) / static_cast<float>(hidden) + eps);
   for (int k = threadIdx.x * 4; k < hidden; k += kThreads * 4) {
     const float4 v = load_4(x + k), w = *reinterpret_cast<const float4*>(weight + k);
-    *reinterpret_cast<uint2*>(out + k) = {ptx::pack_bf16(v.x * factor * w.x, v.y * factor * w.y), ptx::pack_bf16(v.z * factor * w.z, v.w * factor * w.w)};
+    const float y[4] = {v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w};
+    store_x(order, out, k, y);
   }
 }
 
-__global__ void __launch_bounds__(kThreads) norm_kernel(const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out) {
+__global__ void __launch_bounds__(kThreads)
+norm_kernel(const float* x, int hidden, const float* weight, float eps, XOrder order, __nv_bfloat16* out) {
   enter();
-  normalise(x + int64_t{blockIdx.x} * hidden, hidden, weight, eps, out + int64_t{blockIdx.x} * hidden);
+  normalise(x + int64_t{blockIdx.x} * hidden, hidden, weight, eps, order, out + int64_t{blockIdx.x} * hidden);
 }
 
-__global__ void __launch_bounds__(kThreads) norm_last_kernel(StepRows rows, const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out) {
+__global__ void __launch_bounds__(kThreads)
+norm_last_kernel(StepRows rows, const float* x, int hidden, const float* weight, float eps, XOrder order,
+                 __nv_bfloat16* out) {
   enter();
   const BatchRow row = rows.rows[blockIdx.x];
   __nv_bfloat16* to = out + int64_t{blockIdx.x} * hidden;
@@ -227,10 +264,11 @@ __global__ void __launch_bounds__(kThreads) norm_last_kernel(StepRows rows, cons
     for (int k = threadIdx.x; k < hidden; k += kThreads) to[k] = __float2bfloat16(0.0f);
     return;
   }
-  normalise(x + int64_t{row.q_start + row.q_len - 1} * hidden, hidden, weight, eps, to);
+  normalise(x + int64_t{row.q_start + row.q_len - 1} * hidden, hidden, weight, eps, order, to);
 }
 
-__global__ void __launch_bounds__(kThreads) post_norm_kernel(const float* y, int hidden, const float* weight, float eps, float* x, NextNorm next) {
+__global__ void __launch_bounds__(kThreads)
+    post_norm_kernel(const float* y, int hidden, const float* weight, float eps, float* x, NextNorm next) {
   enter();
   const int t = blockIdx.x;
   y += int64_t{t} * hidden, x += int64_t{t} * hidden;
@@ -309,23 +347,35 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __gr
 
 // ---- Elementwise -------------------------------------------------------------------------------------------------
 
-__global__ void __launch_bounds__(kThreads) gate_kernel(const __nv_bfloat16* gate_up, int64_t count, int width, bool gelu, const float* gate_bias, const float* up_bias,
-                                                        __nv_bfloat16* out) {
+// Eight values of a product's 16-bit output.
+__device__ __forceinline__ void load_product(const __nv_bfloat16* from, bool half, float (&out)[8]) {
+  const uint4 v = *reinterpret_cast<const uint4*>(from);
+  const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float2 h = __half22float2(halves_of(pairs[j]));
+    out[2 * j] = half ? h.x * kHalfFactor : __uint_as_float(pairs[j] << 16);
+    out[2 * j + 1] = half ? h.y * kHalfFactor : __uint_as_float(pairs[j] & 0xffff0000u);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ GateParams p) {
   enter();
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
-  if (i >= count) return;
-  const int64_t t = i / width, k = i % width;
-  const uint4 gates = *reinterpret_cast<const uint4*>(gate_up + t * 2 * width + k), ups = *reinterpret_cast<const uint4*>(gate_up + t * 2 * width + width + k);
-  const auto* g = reinterpret_cast<const __nv_bfloat16*>(&gates);
-  const auto* u = reinterpret_cast<const __nv_bfloat16*>(&ups);
-  float v[8];
+  if (i >= int64_t{p.tokens} * p.width) return;
+  const int64_t t = i / p.width;
+  const int k = static_cast<int>(i % p.width);
+  const __nv_bfloat16* from = p.gate_up + t * 2 * p.width + k;
+  float v[8], up[8];
+  load_product(from, p.gate_half, v);
+  load_product(from + p.width, p.up_half, up);
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const float a = __bfloat162float(g[j]) + (gate_bias != nullptr ? gate_bias[k + j] : 0.0f);
-    const float b = __bfloat162float(u[j]) + (up_bias != nullptr ? up_bias[k + j] : 0.0f);
-    v[j] = activate(a, gelu) * b;
+    const float a = v[j] + (p.gate_bias != nullptr ? p.gate_bias[k + j] : 0.0f);
+    const float b = up[j] + (p.up_bias != nullptr ? p.up_bias[k + j] : 0.0f);
+    v[j] = activate(a, p.gelu) * b;
   }
-  store_bf16(out + i, v);
+  store_x(p.order, p.out + t * p.width, k, v);
 }
 
 __global__ void __launch_bounds__(kThreads) bias_kernel(float* x, int width, const float* bias) {
@@ -335,29 +385,40 @@ __global__ void __launch_bounds__(kThreads) bias_kernel(float* x, int width, con
 
 __global__ void __launch_bounds__(kThreads) cap_kernel(float* x, int64_t count, float cap) {
   enter();
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) x[i] = cap * tanhf(x[i] / cap);
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += int64_t{gridDim.x} * kThreads) {
+    x[i] = cap * tanhf(x[i] / cap);
+  }
 }
 
-__global__ void __launch_bounds__(kThreads) order_kernel(const __nv_bfloat16* x, int64_t count, int cols, XOrder order, uint16_t* out) {
+__global__ void __launch_bounds__(kThreads)
+    order_kernel(const __nv_bfloat16* x, int64_t count, int cols, XOrder order, uint16_t* out) {
   enter();
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (i >= count) return;
   const int64_t row = i / cols * cols;
   const int k = static_cast<int>(i - row);
   const uint4 v = __ldcg(reinterpret_cast<const uint4*>(x + i));
-  const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int j = 0; j < 4; ++j) *reinterpret_cast<uint32_t*>(out + row + x_position(order, k + 2 * j)) = half_pair(pairs[j]);
+  const uint32_t pairs[4] = {half_pair(v.x), half_pair(v.y), half_pair(v.z), half_pair(v.w)};
+  store_pairs(order, out + row, k, pairs);
 }
 
-__global__ void __launch_bounds__(kThreads) dequantize_kernel(Matrix m, __nv_bfloat16* out) {
+// Clamped to the largest half; what is no number stays none.
+__device__ __forceinline__ float saturated(float v) {
+  constexpr float kMostHalf = 65504.0f;
+  return fabsf(v) > kMostHalf ? copysignf(kMostHalf, v) : v;
+}
+
+__global__ void __launch_bounds__(kThreads) widen_kernel(Matrix m, __half* out) {
   enter();
   const int per_row = m.cols / 8;
   const int64_t total = int64_t{m.rows} * per_row;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     float v[8];
     load_8(m, i / per_row, static_cast<int>(i % per_row) * 8, v);
-    store_bf16(out + i * 8, v);
+    uint32_t pairs[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) pairs[j] = bits_of(__floats2half2_rn(saturated(v[2 * j]), saturated(v[2 * j + 1])));
+    *reinterpret_cast<uint4*>(out + i * 8) = {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
 }
 
@@ -372,28 +433,28 @@ cudaError_t end_step(const StepState* state, StepStamp* stamps, cudaStream_t str
   return cudaGetLastError();
 }
 
-cudaError_t embed(const StepRows& rows, const RowStateView& state, const Matrix& table, float scale, float* x, const NextNorm& next,
-                  cudaStream_t stream) {
+cudaError_t embed(const StepRows& rows, const RowStateView& state, const Matrix& table, float scale, float* x,
+                  const NextNorm& next, cudaStream_t stream) {
   return launch(embed_kernel, rows.num_tokens, kThreads, stream, rows, state, table, scale, x, next);
 }
-cudaError_t rms_norm(const float* x, int tokens, int hidden, const float* weight, float eps, __nv_bfloat16* out, cudaStream_t stream) {
-  return launch(norm_kernel, tokens, kThreads, stream, x, hidden, weight, eps, out);
+cudaError_t rms_norm(const float* x, int tokens, int hidden, const float* weight, float eps, XOrder order,
+                     __nv_bfloat16* out, cudaStream_t stream) {
+  return launch(norm_kernel, tokens, kThreads, stream, x, hidden, weight, eps, order, out);
 }
-cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, const float* weight, float eps, __nv_bfloat16* out, cudaStream_t stream) {
-  return launch(norm_last_kernel, rows.num_rows, kThreads, stream, rows, x, hidden, weight, eps, out);
+cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, const float* weight, float eps,
+                          XOrder order, __nv_bfloat16* out, cudaStream_t stream) {
+  return launch(norm_last_kernel, rows.num_rows, kThreads, stream, rows, x, hidden, weight, eps, order, out);
 }
-cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, float* x, const NextNorm& next,
-                          cudaStream_t stream) {
+cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, float* x,
+                          const NextNorm& next, cudaStream_t stream) {
   return launch(post_norm_kernel, tokens, kThreads, stream, y, hidden, weight, eps, x, next);
 }
 cudaError_t finish_qkv(const StepRows& rows, const QkvParams& p, cudaStream_t stream) {
   const int64_t units = int64_t{rows.num_tokens} * (p.q_heads + 2 * p.kv_heads);
   return launch(qkv_kernel, static_cast<int>((units + kWarps - 1) / kWarps), kThreads, stream, rows, p);
 }
-cudaError_t gate(const __nv_bfloat16* gate_up, int tokens, int width, bool gelu, const float* gate_bias, const float* up_bias,
-                 __nv_bfloat16* out, cudaStream_t stream) {
-  const int64_t count = int64_t{tokens} * width;
-  return launch(gate_kernel, blocks_for(count / 8), kThreads, stream, gate_up, count, width, gelu, gate_bias, up_bias, out);
+cudaError_t gate(const GateParams& p, cudaStream_t stream) {
+  return launch(gate_kernel, blocks_for(int64_t{p.tokens} * p.width / 8), kThreads, stream, p);
 }
 cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStream_t stream) {
   return launch(bias_kernel, tokens, kThreads, stream, x, width, bias);
@@ -403,10 +464,12 @@ cudaError_t soft_cap(float* x, int64_t count, float cap, cudaStream_t stream) {
 }
 cudaError_t order_tokens(const __nv_bfloat16* x, int tokens, int cols, XOrder order, void* out, cudaStream_t stream) {
   const int64_t count = int64_t{tokens} * cols;
-  return launch(order_kernel, blocks_for(count / 8), kThreads, stream, x, count, cols, order, static_cast<uint16_t*>(out));
+  return launch(order_kernel, blocks_for(count / 8), kThreads, stream, x, count, cols, order,
+                static_cast<uint16_t*>(out));
 }
-cudaError_t dequantize(const Matrix& m, __nv_bfloat16* out, cudaStream_t stream) {
-  return launch(dequantize_kernel, std::min(blocks_for(int64_t{m.rows} * m.cols / 8), 2048), kThreads, stream, m, out);
+cudaError_t widen(const Matrix& m, __half* out, cudaStream_t stream) {
+  const int blocks = std::min(blocks_for(int64_t{m.rows} * m.cols / 8), 2048);
+  return launch(widen_kernel, blocks, kThreads, stream, m, out);
 }
 
 }  // namespace tailrace::cuda

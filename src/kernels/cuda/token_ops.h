@@ -1,7 +1,9 @@
-// The CUDA kernels of a step that are not products or attention: its begin and end, embedding, norms, q|k|v, activation.
+// The CUDA kernels of a step that are not products or attention: its begin and end, embedding, norms, q|k|v,
+// activation.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -12,7 +14,8 @@
 
 namespace tailrace::cuda {
 
-// What the device knows of the step that runs. Advanced by begin_step, so that a captured graph needs nothing from the host.
+// What the device knows of the step that runs. Advanced by begin_step, so that a captured graph needs nothing from the
+// host.
 struct StepState {
   uint64_t next_launch;  // begin_step takes it
   uint64_t launch;       // of the running step
@@ -36,8 +39,8 @@ struct BeginParams {
   ExtendTiles tiles[kMaxKvGroups];
   int32_t num_tiles;
 };
-// Applies the slab of this launch, or moves every row one token on; pads; turns stopped rows idle; counts tiles. First kernel of
-// a step.
+// Applies the slab of this launch, or moves every row one token on; pads; turns stopped rows idle; counts tiles. First
+// kernel of a step.
 cudaError_t begin_step(const BeginParams& params, cudaStream_t stream);
 // Stamps stamps[launch % kStagingRing] when everything before it on the stream is done. Last kernel of a step.
 cudaError_t end_step(const StepState* state, StepStamp* stamps, cudaStream_t stream);
@@ -55,26 +58,25 @@ struct NextNorm {
   float* squares = nullptr;
 };
 
-// x[token] = scale * table[id] -> [tokens][hidden] fp32. The id is the row's token_log entry at the token's position. Zero for
-// idle rows.
+// x[token] = scale * table[id] -> [tokens][hidden] fp32. The id is the row's token_log entry at the token's position.
+// Zero for idle rows.
 cudaError_t embed(const StepRows& rows, const RowStateView& state, const Matrix& table, float scale, float* x,
                   const NextNorm& next, cudaStream_t stream);
 
-// out[token] = bf16(x * rsqrt(mean(x^2) + eps) * weight)
-cudaError_t rms_norm(const float* x, int tokens, int hidden, const float* weight, float eps, __nv_bfloat16* out,
-                     cudaStream_t stream);
+// out[token] = bf16(x * rsqrt(mean(x^2) + eps) * weight), in an order
+cudaError_t rms_norm(const float* x, int tokens, int hidden, const float* weight, float eps, XOrder order,
+                     __nv_bfloat16* out, cudaStream_t stream);
 
 // The same for the last token of each row, [num_rows][hidden]; zero where a row does not sample.
 cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, const float* weight, float eps,
-                          __nv_bfloat16* out, cudaStream_t stream);
+                          XOrder order, __nv_bfloat16* out, cudaStream_t stream);
 
 // x += y * rsqrt(mean(y^2) + eps) * weight
 cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, float* x,
                           const NextNorm& next, cudaStream_t stream);
 
-// q|k|v of a token -> q for attention, k and v in the pool (not of idle rows): bias, norms over a head, rotation of the first
-// rotary_dim dims
-// (NeoX pairs), in this order.
+// q|k|v of a token -> q for attention, k and v in the pool (not of idle rows): bias, norms over a head, rotation of the
+// first rotary_dim dims (NeoX pairs), in this order.
 struct QkvParams {
   const float* qkv;          // [tokens][(q_heads + 2 kv_heads) * head_dim]
   const float *q_bias, *k_bias, *v_bias;  // null: none, or added already
@@ -91,9 +93,17 @@ struct QkvParams {
 };
 cudaError_t finish_qkv(const StepRows& rows, const QkvParams& params, cudaStream_t stream);
 
-// out = bf16(act(gate) * up); gate_up [tokens][2 * width]: gate, then up, each with its bias [width] or null to add.
-cudaError_t gate(const __nv_bfloat16* gate_up, int tokens, int width, bool gelu, const float* gate_bias, const float* up_bias,
-                 __nv_bfloat16* out, cudaStream_t stream);
+// out = bf16(act(gate) * up), in an order
+struct GateParams {
+  const __nv_bfloat16* gate_up;  // [tokens][2 * width]: gate, then up
+  bool gate_half, up_half;       // whether it is halves of the value / kHalfFactor, else bf16
+  const float *gate_bias, *up_bias;  // [width], or null: added already
+  int tokens, width;
+  bool gelu;                     // tanh-approximated GELU, else SiLU
+  XOrder order;
+  __nv_bfloat16* out;            // [tokens][width]
+};
+cudaError_t gate(const GateParams& params, cudaStream_t stream);
 
 // x[token] += bias [width]
 cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStream_t stream);
@@ -104,7 +114,8 @@ cudaError_t soft_cap(float* x, int64_t count, float cap, cudaStream_t stream);
 // out[tokens][cols] = x in another order. cols: whole 16 bytes of the form that the order is for.
 cudaError_t order_tokens(const __nv_bfloat16* x, int tokens, int cols, XOrder order, void* out, cudaStream_t stream);
 
-// The matrix as bf16 [rows][cols], for products of many tokens.
-cudaError_t dequantize(const Matrix& matrix, __nv_bfloat16* out, cudaStream_t stream);
+// The matrix as halves [rows][cols], for products of many tokens: a value times its scale in fp32, rounded once; what
+// is too large for a half becomes the largest one. Forms other than bf16 and f16, which need no widening.
+cudaError_t widen(const Matrix& matrix, __half* out, cudaStream_t stream);
 
 }  // namespace tailrace::cuda

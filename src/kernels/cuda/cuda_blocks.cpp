@@ -1,0 +1,303 @@
+#include "kernels/cuda/cuda_blocks.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/token_ops.h"
+
+namespace tailrace::cuda {
+
+CudaBlocks::~CudaBlocks() {
+  for (cudaEvent_t event : {fork_, join_}) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  if (side_ != nullptr) cudaStreamDestroy(side_);
+}
+
+Status CudaBlocks::prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch) {
+  blocks_ = &blocks, shape_ = &shape, scratch_ = &scratch;
+  for (int g = 0; g < shape.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape.groups[g].head_dim));
+  CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
+  for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  return products_.prepare(blocks, shape, scratch);
+}
+
+void CudaBlocks::queue(const StepShape& step, cudaStream_t stream) {
+  for (int g = 0; g < shape_->num_groups; ++g) {
+    attention_index_[g] = 0;
+    if (step.num_decode_rows == 0) continue;
+    const KvGroupView& kv = binding_.batch.groups[g];
+    plan_decode(scratch_->groups[g].plan, binding_.targets.rows, step.num_decode_rows, kv.block_table, kv.table_stride,
+                shape_->groups[g].kv_heads, shape_->groups[g].window, decode_grid(step, g), options_.kv_splits,
+                decode_tuning(step, g), stream);
+  }
+  for (size_t i = 0; i < blocks_->size(); ++i) {
+    std::visit([&](const auto& block) { run(block, step, i, stream); }, (*blocks_)[i]);
+  }
+}
+
+// ---- Norms -------------------------------------------------------------------------------------------------------
+
+NextNorm CudaBlocks::next_norm(size_t index, const StepShape& step, XOrder* order) const {
+  const auto prepared = [&](const Norm& norm, CudaProducts::Weights weights) -> NextNorm {
+    if (!CudaProducts::own(weights, step.num_tokens)) return {};
+    if (order != nullptr) *order = CudaProducts::order_for(weights, step.num_tokens);
+    return {norm.weight, scratch_->normed, scratch_->squares};
+  };
+  for (++index; index < blocks_->size(); ++index) {
+    const LayerBlock& block = (*blocks_)[index];
+    if (const auto* in = std::get_if<AttnInBlock>(&block)) return prepared(in->norm, {&in->q, &in->k, &in->v});
+    if (const auto* mlp = std::get_if<MlpBlock>(&block)) return prepared(mlp->norm, {&mlp->gate, &mlp->up});
+    if (const auto* head = std::get_if<HeadBlock>(&block)) {
+      // Only where every token is its row's last.
+      return step.num_rows == step.num_tokens ? prepared(head->norm, {&head->head}) : NextNorm{};
+    }
+  }
+  return {};
+}
+
+void CudaBlocks::normalise(const Norm& norm, int64_t hidden, const StepShape& step, XOrder order, cudaStream_t stream) {
+  CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(hidden), norm.weight, norm.eps, order,
+                      scratch_->normed, stream));
+}
+
+XOrder CudaBlocks::take_normed(LinearParams& params, const Norm& norm, int64_t hidden, const StepShape& step,
+                               cudaStream_t stream) {
+  params.x = scratch_->normed;
+  if (prepared_) {
+    params.squares = scratch_->squares, params.num_squares = num_squares_, params.eps = norm.eps;
+    return prepared_order_;
+  }
+  normalise(norm, hidden, step, XOrder::kBf16, stream);
+  return XOrder::kBf16;
+}
+
+// ---- Embedding and attention -------------------------------------------------------------------------------------
+
+void CudaBlocks::run(const EmbedBlock& block, const StepShape& step, size_t index, cudaStream_t stream) {
+  const NextNorm next = next_norm(index, step);
+  CUDA_CHECK(
+      embed(rows_of(step), binding_.batch.state, matrix_of(block.table), block.scale, scratch_->x, next, stream));
+  prepared_ = next.next != nullptr, prepared_order_ = XOrder::kBf16, num_squares_ = 1;
+}
+
+bool CudaBlocks::run_qkv(const AttnInBlock& b, const StepShape& step, cudaStream_t stream) {
+  const int64_t stride = b.q.rows + b.k.rows + b.v.rows;
+  const CudaProducts::Weights weights = {&b.q, &b.k, &b.v};
+  if (!CudaProducts::own(weights, step.num_tokens)) {
+    const XOrder order = CudaProducts::library_order(weights);
+    normalise(b.norm, b.q.cols, step, order, stream);
+    float* out = scratch_->qkv;
+    for (const Weight* w : weights) {
+      products_.run_library({.w = *w, .x = scratch_->normed, .order = order, .tokens = step.num_tokens, .out = out,
+                             .out_stride = stride}, stream);
+      out += w->rows;
+    }
+    return false;
+  }
+  LinearParams p{
+      .matrix = {}, .num_matrices = 3, .tokens = step.num_tokens, .out = scratch_->qkv, .out_stride = stride};
+  p.matrix[0] = matrix_of(b.q), p.matrix[1] = matrix_of(b.k), p.matrix[2] = matrix_of(b.v);
+  const XOrder order = take_normed(p, b.norm, b.q.cols, step, stream);
+  if (matrices_unsupported(p) == nullptr) {
+    products_.run_own(p, order, stream);
+    return true;
+  }
+  const Matrix all[3] = {p.matrix[0], p.matrix[1], p.matrix[2]};  // formats differ (K quants keep v in more bits)
+  p.num_matrices = 1;
+  for (const Matrix& m : all) {
+    p.matrix[0] = m;
+    products_.run_own(p, order, stream);
+    p.out += m.rows;
+  }
+  return true;
+}
+
+__nv_bfloat16* CudaBlocks::pool_of(int group, int layer) const {
+  const KvGroupView& kv = binding_.batch.groups[group];
+  return reinterpret_cast<__nv_bfloat16*>(kv.pool) +
+         kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), layer, 0, 0);
+}
+
+void CudaBlocks::run(const AttnInBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
+  const bool biased = run_qkv(b, step, stream);
+  const KvGroupView& kv = binding_.batch.groups[b.group];
+  CUDA_CHECK(finish_qkv(rows_of(step),
+                        {.qkv = scratch_->qkv,
+                         .q_bias = biased ? nullptr : b.q.bias,
+                         .k_bias = biased ? nullptr : b.k.bias,
+                         .v_bias = biased ? nullptr : b.v.bias,
+                         .q_norm = b.q_norm.weight,
+                         .k_norm = b.k_norm.weight,
+                         .q_eps = b.q_norm.eps,
+                         .k_eps = b.k_norm.eps,
+                         .inv_freq = b.rope.inv_freq,
+                         .rotary_dim = b.rope.rotary_dim,
+                         .rope_scale = b.rope.scale,
+                         .q_heads = b.q_heads,
+                         .kv_heads = b.kv_heads,
+                         .head_dim = b.head_dim,
+                         .q = scratch_->q,
+                         .pool = pool_of(b.group, b.layer),
+                         .block_table = kv.block_table,
+                         .table_stride = kv.table_stride},
+                        stream));
+}
+
+void CudaBlocks::run(const AttentionBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
+  const bool both = beside(step, b.group);
+  if (both) {  // extend waits for the fork, so that decode's CTAs are in place before it fills the GPU
+    CUDA_CHECK(cudaEventRecord(fork_, stream));
+    CUDA_CHECK(cudaStreamWaitEvent(side_, fork_, 0));
+  }
+  if (step.num_decode_rows > 0) run_decode(b, step, stream);
+  if (!step.decode_only()) run_extend(b, step, both ? side_ : stream);
+  if (both) {
+    CUDA_CHECK(cudaEventRecord(join_, side_));
+    CUDA_CHECK(cudaStreamWaitEvent(stream, join_, 0));
+  }
+}
+
+void CudaBlocks::run_decode(const AttentionBlock& b, const StepShape& step, cudaStream_t stream) {
+  const KvGroupView& kv = binding_.batch.groups[b.group];
+  const CudaScratch::Group& scratch = scratch_->groups[b.group];
+  CUDA_CHECK(attention_.run_decode({.q = scratch_->q,
+                                    .out = scratch_->attended,
+                                    .pool = pool_of(b.group, b.layer),
+                                    .block_table = kv.block_table,
+                                    .table_stride = kv.table_stride,
+                                    .rows = binding_.targets.rows,
+                                    .plan = scratch.plan,
+                                    .q_heads = b.q_heads,
+                                    .kv_heads = b.kv_heads,
+                                    .head_dim = b.head_dim,
+                                    .window = b.window,
+                                    .scale = b.scale,
+                                    .softcap = b.softcap,
+                                    .sinks = b.sinks,
+                                    .partial_out = scratch.partial_out,
+                                    .partial_ml = scratch.partial_ml,
+                                    .done = scratch.done,
+                                    .epoch = reinterpret_cast<const unsigned long long*>(&scratch_->state->next_launch),
+                                    .launch_index = attention_index_[b.group]++},
+                                   decode_grid(step, b.group), stream));
+}
+
+void CudaBlocks::run_extend(const AttentionBlock& b, const StepShape& step, cudaStream_t stream) {
+  const KvGroupView& kv = binding_.batch.groups[b.group];
+  const int tiles = step.extend_tiles[b.group];
+  const ExtendSplit split =
+      attention_.extend_split(b.head_dim, tiles * b.kv_heads, step.extend_kv_tiles[b.group] * b.kv_heads, b.window,
+                              num_sms_, beside(step, b.group));
+  CUDA_CHECK(attention_.run_extend({.q = scratch_->q,
+                                    .out = scratch_->attended,
+                                    .pool = pool_of(b.group, b.layer),
+                                    .block_table = kv.block_table,
+                                    .table_stride = kv.table_stride,
+                                    .rows = binding_.targets.rows + step.num_decode_rows,
+                                    .tile_start = scratch_->groups[b.group].tile_start,
+                                    .num_rows = step.num_rows - step.num_decode_rows,
+                                    .num_tiles = tiles,
+                                    .q_heads = b.q_heads,
+                                    .kv_heads = b.kv_heads,
+                                    .head_dim = b.head_dim,
+                                    .window = b.window,
+                                    .scale = b.scale,
+                                    .softcap = b.softcap,
+                                    .sinks = b.sinks,
+                                    .split = split,
+                                    .partial = scratch_->extend_partial,
+                                    .arrivals = scratch_->arrivals},
+                                   stream));
+}
+
+// ---- Residuals, MLP, head ----------------------------------------------------------------------------------------
+
+void CudaBlocks::residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, XOrder in_order,
+                          const StepShape& step, size_t index, cudaStream_t stream) {
+  const int hidden = static_cast<int>(w.rows);
+  XOrder order = XOrder::kBf16;
+  NextNorm next = next_norm(index, step, &order);
+  const bool after = post_norm.weight != nullptr;
+  float* out = after ? scratch_->y : scratch_->x;
+  if (CudaProducts::own({&w}, step.num_tokens)) {
+    LinearParams p{.matrix = {}, .out_kind = after ? LinearOut::kStore : LinearOut::kResidual, .x = in,
+                   .tokens = step.num_tokens, .out = out, .out_stride = hidden, .next_norm = next.weight,
+                   .next = next.next, .next_order = order, .out_squares = next.squares};
+    p.matrix[0] = matrix_of(w);
+    num_squares_ = products_.run_own(p, in_order, stream);
+  } else {
+    products_.run_library({.w = w, .x = in, .order = in_order, .tokens = step.num_tokens, .out = out,
+                           .out_stride = hidden, .accumulate = !after}, stream);
+    if (w.bias != nullptr) CUDA_CHECK(add_bias(out, step.num_tokens, hidden, w.bias, stream));
+    if (!after) next = {};  // the block after normalises for itself
+  }
+  if (after) {
+    CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, scratch_->x, next,
+                             stream));
+    num_squares_ = 1, order = XOrder::kBf16;
+  }
+  prepared_ = next.next != nullptr, prepared_order_ = order;
+}
+
+void CudaBlocks::run(const AttnOutBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  residual(b.o, b.post_norm, scratch_->attended, XOrder::kBf16, step, index, stream);
+}
+
+void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  const bool gelu = b.activation == Activation::kGeluTanh;
+  const int width = static_cast<int>(b.gate.rows);
+  const CudaProducts::Weights weights = {&b.gate, &b.up};
+  const XOrder gated_order = CudaProducts::order_for({&b.down}, step.num_tokens);
+  LinearParams p{.matrix = {}, .num_matrices = 2, .out_kind = LinearOut::kGated, .tokens = step.num_tokens,
+                 .next_order = gated_order, .gated = scratch_->gated, .gelu = gelu};
+  p.matrix[0] = matrix_of(b.gate), p.matrix[1] = matrix_of(b.up);
+  if (CudaProducts::own(weights, step.num_tokens) && matrices_unsupported(p) == nullptr) {
+    const XOrder order = take_normed(p, b.norm, b.gate.cols, step, stream);
+    products_.run_own(p, order, stream);
+  } else {
+    const XOrder order = CudaProducts::library_order(weights);
+    normalise(b.norm, b.gate.cols, step, order, stream);
+    __nv_bfloat16* out = scratch_->gate_up;
+    for (const Weight* w : weights) {
+      products_.run_library({.w = *w, .x = scratch_->normed, .order = order, .tokens = step.num_tokens, .out = out,
+                             .out_stride = 2 * width, .kind = ProductOut::kGated}, stream);
+      out += width;
+    }
+    CUDA_CHECK(gate({.gate_up = scratch_->gate_up,
+                     .gate_half = CudaProducts::library_order({&b.gate}) != XOrder::kBf16,
+                     .up_half = CudaProducts::library_order({&b.up}) != XOrder::kBf16,
+                     .gate_bias = b.gate.bias,
+                     .up_bias = b.up.bias,
+                     .tokens = step.num_tokens,
+                     .width = width,
+                     .gelu = gelu,
+                     .order = gated_order,
+                     .out = scratch_->gated},
+                    stream));
+  }
+  residual(b.down, b.post_norm, scratch_->gated, gated_order, step, index, stream);
+}
+
+void CudaBlocks::run(const HeadBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
+  LinearParams p{.matrix = {}, .x = scratch_->last, .tokens = step.num_rows, .out = scratch_->logits,
+                 .out_stride = shape_->logits_stride, .softcap = b.softcap};
+  p.matrix[0] = matrix_of(b.head);
+  XOrder order = CudaProducts::order_for({&b.head}, step.num_rows);
+  if (prepared_) {
+    order = take_normed(p, b.norm, b.head.cols, step, stream);
+  } else {
+    CUDA_CHECK(rms_norm_last(rows_of(step), scratch_->x, static_cast<int>(b.head.cols), b.norm.weight, b.norm.eps,
+                             order, scratch_->last, stream));
+  }
+  if (CudaProducts::own({&b.head}, step.num_rows)) {
+    products_.run_own(p, order, stream);
+    return;
+  }
+  products_.run_library({.w = b.head, .x = scratch_->last, .order = order, .tokens = step.num_rows,
+                         .out = scratch_->logits, .out_stride = shape_->logits_stride, .kind = ProductOut::kLogits},
+                        stream);
+  if (b.softcap > 0) CUDA_CHECK(soft_cap(scratch_->logits, step.num_rows * shape_->logits_stride, b.softcap, stream));
+}
+
+}  // namespace tailrace::cuda

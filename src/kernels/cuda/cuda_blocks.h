@@ -1,0 +1,97 @@
+// CudaBlocks: queues the blocks of a step, each on the kernels that serve its shape.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "device/cuda/cuda_device.h"
+#include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/cuda_products.h"
+#include "kernels/cuda/cuda_scratch.h"
+#include "kernels/cuda/cuda_shape.h"
+
+namespace tailrace::cuda {
+
+// What a step is made of; the host knows all of it before the launch.
+struct StepShape {
+  int num_rows = 0, num_decode_rows = 0, num_tokens = 0;
+  int extend_tiles[kMaxKvGroups] = {};         // per KV head
+  int64_t extend_kv_tiles[kMaxKvGroups] = {};  // blocks that they see, per KV head
+  bool padded = false;                         // a captured graph: rows beyond the step's are dummies
+  bool decode_only() const { return num_rows == num_decode_rows; }
+};
+
+// Few tokens take own kernels on stored weights, with norms as factors of their sums; many take cuBLASLt
+// (CudaProducts).
+class CudaBlocks {
+ public:
+  CudaBlocks(const BackendOptions& options, const AttentionPath& attention, int num_sms)
+      : options_(options), attention_(attention), num_sms_(num_sms), products_(num_sms) {}
+  ~CudaBlocks();
+  CudaBlocks(const CudaBlocks&) = delete;
+
+  // All three outlive the object. Boot only.
+  Status prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch);
+  void bind(const StepBinding& binding) { binding_ = binding; }
+  // Embedding to logits. Neither blocks nor allocates.
+  void queue(const StepShape& step, cudaStream_t stream);
+
+ private:
+  void run(const EmbedBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const AttnInBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const AttentionBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const AttnOutBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const MlpBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run_decode(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);
+  void run_extend(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);
+  // q|k|v of the step's tokens; whether their biases are added.
+  bool run_qkv(const AttnInBlock& block, const StepShape& step, cudaStream_t stream);
+
+  // Whether group g's decode and extend attention run side by side in this step; decode then leaves extend room.
+  bool beside(const StepShape& step, int g) const {
+    return step.num_decode_rows > 0 && !step.decode_only() &&
+           step.extend_tiles[g] * shape_->groups[g].kv_heads >= shape_->groups[g].mixed.beside_tiles;
+  }
+  int decode_grid(const StepShape& step, int g) const {
+    const GroupShape& group = shape_->groups[g];
+    return beside(step, g) ? group.mixed.decode_ctas : group.decode_ctas;
+  }
+  DecodeTuning decode_tuning(const StepShape& step, int g) const {
+    DecodeTuning tuning = shape_->groups[g].decode;
+    if (beside(step, g)) tuning.chunks_per_cta = shape_->groups[g].mixed.chunks_per_cta;
+    return tuning;
+  }
+  StepRows rows_of(const StepShape& step) const {
+    return {binding_.targets.rows, step.num_rows, step.num_decode_rows, step.num_tokens};
+  }
+  // The group's KV of the layer.
+  __nv_bfloat16* pool_of(int group, int layer) const;
+  void normalise(const Norm& norm, int64_t hidden, const StepShape& step, XOrder order, cudaStream_t stream);
+  // x += post_norm(W in): with `in` as it is.
+  void residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, XOrder in_order, const StepShape& step,
+                size_t index, cudaStream_t stream);
+  // The norm in front of the block after `index`, which the residual before it prepares where that block's projection
+  // applies the factor; `order`: in which it takes x.
+  NextNorm next_norm(size_t index, const StepShape& step, XOrder* order = nullptr) const;
+  // x of a block's first projections, on own kernels: prepared by the residual before, or normalised now. Its order.
+  XOrder take_normed(LinearParams& params, const Norm& norm, int64_t hidden, const StepShape& step,
+                     cudaStream_t stream);
+
+  BackendOptions options_;
+  const AttentionPath& attention_;
+  int num_sms_;
+  CudaProducts products_;
+  const BlockList* blocks_ = nullptr;
+  const CudaShape* shape_ = nullptr;
+  const CudaScratch* scratch_ = nullptr;
+  StepBinding binding_{};
+  cudaStream_t side_ = nullptr;  // extend attention beside decode attention
+  cudaEvent_t fork_ = nullptr, join_ = nullptr;
+  // What the last residual left in scratch_->normed: nothing, or x * weight in an order, and its squares in parts.
+  bool prepared_ = false;
+  XOrder prepared_order_ = XOrder::kBf16;
+  int num_squares_ = 0;
+  int attention_index_[kMaxKvGroups] = {};  // launches of each group's plan so far in the step that is queued
+};
+
+}  // namespace tailrace::cuda

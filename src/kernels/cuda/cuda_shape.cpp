@@ -1,0 +1,76 @@
+#include "kernels/cuda/cuda_shape.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/sampler.h"
+
+namespace tailrace::cuda {
+namespace {
+
+// What the tuning table says of the group's shape, or the defaults.
+Status tune(const AttentionPath& attention, const BackendOptions& options, GroupShape& group) {
+  const TuningTable table = attention.tuned ? options.tuning : TuningTable{};
+  const TuningKey key{
+      .head_dim = padded_dim(group.head_dim), .group = group.gqa_ratio() <= 8 ? 8 : 16, .window = group.window > 0};
+  group.decode = tuning_for(table.decode, key, DecodeTuning{});
+  group.mixed = tuning_for(table.mixed, key, attention.mixed_defaults(group.head_dim, group.gqa_ratio()));
+  if (group.mixed.decode_ctas <= group.decode_ctas) return {};
+  return {StatusCode::kInvalidArgument, table.source + ": mixed.decode_ctas of head_dim " +
+                                            std::to_string(key.head_dim) + ": " +
+                                            std::to_string(group.mixed.decode_ctas) + ", but the GPU holds " +
+                                            std::to_string(group.decode_ctas) + " CTAs of that kernel at once"};
+}
+
+}  // namespace
+
+Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits, const AttentionPath& attention,
+                               const BackendOptions& options) {
+  const auto refuse = [](const std::string& why) { return fail(StatusCode::kUnsupported, "the CUDA backend: " + why); };
+  CudaShape s;
+  s.widths = block_widths(blocks);
+  s.max_extend_parts = attention.max_extend_parts;
+  s.limits = limits;
+  s.logits_stride = (s.widths.vocab + 3) / 4 * 4;
+  if (limits.vocab > kMaxSampledVocab) return refuse("a vocabulary of more than " + std::to_string(kMaxSampledVocab));
+  if (limits.max_rows > kMaxPlanRows) return refuse("more than " + std::to_string(kMaxPlanRows) + " rows");
+  const auto count = [&](const Weight& w, ProductOut) {
+    const WeightForm form = *form_of(w.format);  // packed_bytes refused what has none
+    s.has_halves |= form != WeightForm::kBf16;
+    if (needs_widening(form)) s.widened = std::max(s.widened, w.rows * w.cols);
+  };
+  int launches[kMaxKvGroups] = {};
+  for (const LayerBlock& block : blocks) {
+    for_each_product(block, count);
+    if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
+      s.has_post_norm |= out->post_norm.weight != nullptr;
+    } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
+      s.has_post_norm |= mlp->post_norm.weight != nullptr;
+    } else if (const auto* a = std::get_if<AttentionBlock>(&block)) {
+      if (!attention.supported(a->head_dim, a->q_heads, a->kv_heads)) {
+        return refuse("attention of " + std::to_string(a->q_heads) + " query and " + std::to_string(a->kv_heads) +
+                      " KV heads of " + std::to_string(a->head_dim) + " dims");
+      }
+      GroupShape& g = s.groups[a->group];
+      if (g.q_heads != 0 && (g.q_heads != a->q_heads || g.head_dim != a->head_dim))
+        return refuse("layers of one KV group differ in shape");
+      g.q_heads = a->q_heads, g.kv_heads = a->kv_heads, g.head_dim = a->head_dim, g.window = a->window;
+      s.num_groups = std::max(s.num_groups, a->group + 1);
+      if (++launches[a->group] > kMaxLaunches)
+        return refuse("more than " + std::to_string(kMaxLaunches) + " layers in a KV group");
+    }
+  }
+  for (int g = 0; g < s.num_groups; ++g) {
+    GroupShape& group = s.groups[g];
+    group.decode_ctas = attention.decode_ctas(group.head_dim, group.gqa_ratio());
+    if (Status status = tune(attention, options, group); !status.ok()) return fail(status);
+    const int units = limits.max_rows * group.kv_heads;
+    group.max_chunks = std::max({max_decode_chunks(group.decode_ctas, units, group.decode.chunks_per_cta),
+                                 max_decode_chunks(group.mixed.decode_ctas, units, group.mixed.chunks_per_cta),
+                                 units * options.kv_splits});
+  }
+  return s;
+}
+
+}  // namespace tailrace::cuda
