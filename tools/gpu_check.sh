@@ -41,12 +41,13 @@ else
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
     run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare
   done
-  # Memory errors and races of a whole engine's kernels, on shapes small enough for the instrumented run.
-  for tool in memcheck racecheck; do
-    for program in "./tailrace_ids --model models/gguf_llama/model.gguf --device cuda --prompts 3 --prompt-len 40 --output-len 6" \
-                   "./bench_sampler check 1000"; do
-      run compute-sanitizer --tool $tool --error-exitcode 1 $program
-    done
+  # Memory errors of a whole engine's kernels and races in each kernel's shared memory, on shapes small enough for that.
+  for program in "./tailrace_ids --model models/gguf_llama/model.gguf --device cuda --prompts 3 --prompt-len 40 --output-len 6" \
+                 "./bench_sampler small"; do
+    run compute-sanitizer --tool memcheck --error-exitcode 1 $program
+  done
+  for kernel in decode extend linear sampler; do
+    run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small
   done
   steps=(--model shapes/llama3_8_layers --dummy --device cuda --context-length 16384)
   contracts "${steps[@]}" --prompts 8 --prompt-len 2000

@@ -334,6 +334,22 @@ int check_widening(std::mt19937& random) {
   return failed;
 }
 
+// Small enough for racecheck, which takes a thousand times as long.
+int run_small() {
+  std::mt19937 random(std::random_device{}());
+  int failed = 0;
+  for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4}) {
+    for (int tokens : {3, 18}) {
+      if (tokens > 16 && !has_hopper_code()) continue;
+      const double worst = std::max(run_case({form, 576, tokens, {67, 130}, LinearOut::kStore}, random),
+                                    run_case({form, 320, tokens, {96, 96}, LinearOut::kGated}, random));
+      if (!(worst < 1e-2)) failed++, std::printf("FAIL ");
+      std::printf("check linear %-5s %3d tokens: relative error %.2e\n", form_name(form), tokens, worst);
+    }
+  }
+  return failed;
+}
+
 int run_checks() {
   std::mt19937 random(std::random_device{}());
   int failed = check_widening(random);
@@ -526,6 +542,7 @@ int main(int argc, char** argv) {
   GPU_CHECK(prepare_linear());
   if (has_hopper_code()) GPU_CHECK(prepare_linear_wide());
   if (all || mode == "check") failed = run_checks();
+  if (mode == "small") failed = run_small();
   if (bench || mode == "few") run_few();
   if ((bench || mode == "wide") && has_hopper_code()) run_wide();
   if (failed > 0) std::printf("%d checks failed\n", failed);
