@@ -54,7 +54,17 @@ struct Run {
     kernels.extend(params, task, scratch);
   }
 
-  void merge_query(int32_t row, int32_t query, float* scratch) const {
+  int32_t num_queries() const {
+    int32_t count = 0;
+    for (int32_t r = plan.num_decode_rows; r < plan.num_rows; ++r) count += params.rows[r].q_len;
+    return count;
+  }
+
+  // `query`: among the step's extend queries.
+  void merge_query(int32_t query, float* scratch) const {
+    int32_t row = plan.num_decode_rows;
+    while (query >= params.rows[row].q_len) query -= params.rows[row++].q_len;
+    if (plan.first_tile[row + 1] == plan.first_tile[row]) return;  // idle
     const int32_t tile_begin = query / plan.queries_per_tile * plan.queries_per_tile;
     const int32_t tile_end = std::min(params.rows[row].q_len, tile_begin + plan.queries_per_tile);
     const ExtendTask task{.row = row, .first_query = first_query(row), .partials = &segments};
@@ -147,15 +157,18 @@ void run_attention(ThreadPool& pool, const AttentionKernels& kernels, const Atte
       run.decode_unit(static_cast<int32_t>(task - tiles), scratch);
     }
   });
-  for (int32_t r = plan.num_decode_rows; plan.num_segments > 0 && r < plan.num_rows; ++r) {
-    const int32_t queries = plan.first_tile[r + 1] > plan.first_tile[r] ? params.rows[r].q_len : 0;
-    for (int32_t q = 0; q < queries; ++q) run.merge_query(r, q, thread_scratch);
+  const auto merge_all = [&](int32_t count, int64_t num_partials, const auto& merge) {
+    if (num_partials * params.q_heads * params.head_dim > kSerialMerge) return pool.parallel_for(count, merge);
+    for (int32_t i = 0; i < count; ++i) merge(i, 0);
+  };
+  if (plan.num_segments > 0) {
+    const int32_t queries = run.num_queries();
+    merge_all(queries, int64_t{queries} * plan.num_segments, [&](int64_t query, int thread) {
+      run.merge_query(static_cast<int32_t>(query), thread_scratch + thread * thread_stride);
+    });
   }
-  if (!plan.merges) return;
-  if (int64_t{plan.num_splits} * params.q_heads * params.head_dim <= kSerialMerge) {
-    for (int32_t r = 0; r < plan.num_decode_rows; ++r) run.merge_row(r);
-  } else {
-    pool.parallel_for(plan.num_decode_rows, [&](int64_t row, int) { run.merge_row(static_cast<int32_t>(row)); });
+  if (plan.merges) {
+    merge_all(plan.num_decode_rows, plan.num_splits, [&](int64_t row, int) { run.merge_row(static_cast<int32_t>(row)); });
   }
 }
 

@@ -60,8 +60,8 @@ struct ExtendTask {
   int32_t first_query = 0;         // of the row, among the step's extend queries
   const Partials* partials = nullptr;
 
-  int64_t partial_at(int64_t query, int64_t head, int64_t q_heads) const {
-    return (int64_t{segment} * kMaxSplitQueries + first_query + query) * q_heads + head;
+  int64_t partial_at(int64_t of_segment, int64_t query, int64_t head, int64_t q_heads) const {
+    return (of_segment * kMaxSplitQueries + first_query + query) * q_heads + head;
   }
 };
 

@@ -504,7 +504,7 @@ void extend(const AttentionParams& p, const ExtendTask& task, float* scratch) {
   for (int64_t m = 0; m < rows; ++m) {
     const int64_t query = task.q_begin + m / group, head = task.kv_head * group + m % group;
     if (task.segment >= 0) {
-      const int64_t at = task.partial_at(query, head, p.q_heads);
+      const int64_t at = task.partial_at(task.segment, query, head, p.q_heads);
       task.partials->max[at] = tile.max[m];
       task.partials->sum[at] = sum_lanes(load(tile.sums + m * W));
       float* out = task.partials->out + at * task.partials->out_stride;
@@ -525,9 +525,7 @@ void merge_segments(const AttentionParams& p, const ExtendTask& task, int32_t qu
     float max = kNegInf, sum = 0;
     const Softmax all{&max, &sum, scratch};
     for (int64_t segment = segments.begin; segment < segments.end; ++segment) {
-      ExtendTask one = task;
-      one.segment = static_cast<int32_t>(segment);
-      const int64_t at = one.partial_at(query, head, p.q_heads);
+      const int64_t at = task.partial_at(segment, query, head, p.q_heads);
       all.fold(parts.max[at], parts.sum[at], parts.out + at * parts.out_stride, p.head_dim);
     }
     all.finish(p.sinks != nullptr ? p.sinks + head : nullptr, p.head_dim,
