@@ -52,6 +52,18 @@ std::string verdict(const Times& after, const Times& before, bool won) {
   return text("  %.3f%s", ratio(after, before), won ? ", taken" : ", left");
 }
 
+// `best`, if it is better than `usual` each time both are measured once more.
+template <typename T, typename Measure>
+T confirmed(const T& usual, const T& best, const std::string& name, const Print& print, Measure measure) {
+  if (best == usual) return usual;
+  Times before, after;
+  bool won = true;
+  for (int i = 0; i < kConfirmations && won; ++i) before = measure(usual), after = measure(best), won = better(after, before);
+  print("    once more: default                " + join(before));
+  print(text("    %-34s", name.c_str()) + join(after) + verdict(after, before, won));
+  return won ? best : usual;
+}
+
 // The quickest candidate, if it is better than the first, which is the default, also when both are measured once more.
 template <typename T, typename Measure>
 T choose(const std::vector<T>& candidates, const Print& print, const std::function<std::string(const T&)>& name,
@@ -65,15 +77,7 @@ T choose(const std::vector<T>& candidates, const Print& print, const std::functi
     print(text("    %-34s", name(candidate).c_str()) + join(times) + text("  %.3f", ratio(times, usual)));
     if (better(times, usual) && ratio(times, usual) < least) best = candidate, least = ratio(times, usual);
   }
-  if (best == candidates[0]) return best;
-  Times before, after;
-  bool won = true;
-  for (int i = 0; i < kConfirmations && won; ++i) {
-    before = measure(candidates[0]), after = measure(best), won = better(after, before);
-  }
-  print("    once more: default                " + join(before));
-  print(text("    %-34s", name(best).c_str()) + join(after) + verdict(after, before, won));
-  return won ? best : candidates[0];
+  return confirmed(candidates[0], best, name(best), print, measure);
 }
 
 AttentionCase case_of(const TuneShape& s, std::vector<int> lens, std::vector<int> q_lens = {}) {
@@ -216,17 +220,12 @@ MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning&
       }
     }
   }
-  if (best == usual) return usual;
-  Times again, after;
-  bool won = true;
-  for (int i = 0; i < kConfirmations && won; ++i) {
+  const std::string name =
+      text("%3d CTAs, %d chunks, from %d tiles", best.decode_ctas, best.chunks_per_cta, best.beside_tiles);
+  return confirmed(usual, best, name, print, [&](const MixedTuning& t) {
     measured.clear();
-    again = measure(usual), after = measure(best), won = better(after, again);
-  }
-  print("    once more: default                " + join(again));
-  print(text("    %3d CTAs, %d chunks, from %d tiles  ", best.decode_ctas, best.chunks_per_cta, best.beside_tiles) +
-        join(after) + verdict(after, again, won));
-  return won ? best : usual;
+    return measure(t);
+  });
 }
 
 }  // namespace
