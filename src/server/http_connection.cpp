@@ -113,6 +113,8 @@ void HttpConnection::set_socket_options() {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 }
 
+int HttpConnection::patience(int seconds) const { return reserved_ ? std::min(kReservedSeconds, seconds) : seconds; }
+
 void HttpConnection::arm(int seconds) {
   deadline_.expires_after(std::chrono::seconds(seconds));
   deadline_.async_wait([weak = weak_from_this()](error_code error) {
@@ -127,7 +129,7 @@ void HttpConnection::arm(int seconds) {
 
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpRequest& out, bool first) {
   const HttpOptions& options = shared_->options;
-  const int header_timeout_s = reserved_ ? std::min(kReservedSeconds, options.header_timeout_s) : options.header_timeout_s;
+  const int header_timeout_s = patience(options.header_timeout_s);
   if (buffer_.size() == 0) {
     idle_ = true;
     if (shared_->draining && !first) co_return ReadResult::kClosed;
@@ -167,7 +169,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_body(Parser& pa
     auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(kContinue), kAwait);
     if (error) co_return ReadResult::kClosed;
   }
-  arm(shared_->options.body_timeout_s);
+  arm(patience(shared_->options.body_timeout_s));
   auto share = std::make_shared<BodyShare>(shared_->bodies);
   parser.eager(true);
   while (!parser.is_done()) {

@@ -73,6 +73,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void set_socket_options();
 
+  // How long a part of a request may take to arrive, `seconds` unless the connection is reserved.
+  int patience(int seconds) const;
   // Pending operations on the socket are cancelled when `seconds` have passed without another arm() or disarm().
   void arm(int seconds);
   void disarm() { deadline_.expires_at(std::chrono::steady_clock::time_point::max()); }

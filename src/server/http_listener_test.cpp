@@ -289,6 +289,9 @@ TEST(HttpListener, reserved_connections_are_few_and_free_themselves) {
   for (auto& connection : reserved) EXPECT_TRUE(connection->wait_closed());
   HttpConnection silent(fixture.port);
   EXPECT_TRUE(silent.wait_closed());  // soon: others want its place
+  HttpConnection bodiless(fixture.port, 10000);
+  bodiless.send_raw("GET /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\n");
+  EXPECT_EQ(bodiless.read_reply().status, 408);
   HttpConnection probe(fixture.port);
   probe.send_request("GET", "/echo");
   EXPECT_EQ(probe.read_reply().status, 200);
