@@ -123,6 +123,8 @@ def report_gap(ours: Tailrace) -> None:
                                       linger=linger)
     gaps = list(zip(decode.times[1:], (b - a for a, b in zip(decode.times, decode.times[1:]))))
     before = statistics.median(gap for at, gap in gaps if at < long_prompt.start)
+    if decode.done:
+        raise RuntimeError("the decode ended before the prefill beside it: no step alone to compare with")
     after = statistics.median([gap for at, gap in gaps if at > long_prompt.times[0]][20:])
     beside = [gap for at, gap in gaps if long_prompt.start < at <= long_prompt.times[0]]
     ratios = sorted(gap / (before + (after - before) * i / len(beside)) for i, gap in enumerate(beside))

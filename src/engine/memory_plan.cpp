@@ -150,7 +150,7 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
                     " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed.total()));
   }
   for (const KvGroupSpec& group : model.groups) {
-    const int64_t full = div_up(tokens, limits.block_size) + 1;  // block 0 is the dummy
+    const int64_t full = div_up(tokens, limits.block_size) + 1;  // block 0 is nobody's
     const int64_t blocks = group.window == 0 ? full : std::min(full, window_blocks(group, limits));
     plan.kv.groups.push_back({.window = group.window, .num_blocks = static_cast<int32_t>(blocks)});
   }

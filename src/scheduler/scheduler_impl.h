@@ -91,9 +91,9 @@ struct Scheduler::Impl {
   std::string broken_budget;         // first violation of a budget, for check_invariants
 
   static constexpr size_t kMaxInflight = 2;  // one running, one queued
-  // Extend tokens that every second mixed step may take whatever they cost, so that prefill is not starved. One: deep in a
-  // long prompt on a CPU sixteen took twenty decode steps.
-  static constexpr int32_t kFloorTokens = 4;  // a prefix that is read for one token is read for four
+  // Extend tokens that every second mixed step may take whatever they cost, so that prefill is not starved. Deep in a long
+  // prompt on a CPU sixteen took twenty decode steps; four cost little more than one, for which the prefix is read as well.
+  static constexpr int32_t kFloorTokens = 4;
   static constexpr int32_t kShareTokens = 16;  // two prompts share a step only while each gets as many
   static constexpr int32_t kMinSharedTokens =
       64;  // fewer are computed twice rather than waited for
