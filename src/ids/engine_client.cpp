@@ -38,8 +38,10 @@ Expected<std::shared_ptr<const Request>> EngineClient::submit(Request request, s
   request.id = next_request_id();
   request.stream = std::make_shared<TokenStream>();
   auto shared = std::make_shared<const Request>(std::move(request));
-  shared->stream->set_ready_callback([arrivals = arrivals_, on_first = std::move(on_first)]() mutable {
-    if (auto first = std::exchange(on_first, nullptr)) first();
+  // Shared, since the stream calls copies of its callback: each would have its own first time.
+  const auto once = std::make_shared<std::function<void()>>(std::move(on_first));
+  shared->stream->set_ready_callback([arrivals = arrivals_, once] {
+    if (auto first = std::exchange(*once, nullptr)) first();
     {
       std::lock_guard lock(arrivals->mutex);
       arrivals->count++;
