@@ -48,8 +48,8 @@ TestEngine::TestEngine(const EngineSetup& setup, size_t queue_capacity) {
 
 TestEngine::~TestEngine() = default;
 
-std::shared_ptr<const Request> TestEngine::submit(Request request) {
-  auto submitted = client_->submit(std::move(request));
+std::shared_ptr<const Request> TestEngine::submit(Request request, std::function<void()> on_first) {
+  auto submitted = client_->submit(std::move(request), std::move(on_first));
   EXPECT_TRUE(submitted.has_value()) << submitted.error().message();
   return *submitted;
 }

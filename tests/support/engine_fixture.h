@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +26,8 @@ class TestEngine {
   TestEngine(const TestEngine&) = delete;
 
   bool ok() const { return client_ != nullptr; }
-  // Gives the request an id and a stream of its own, and submits it.
-  std::shared_ptr<const Request> submit(Request request);
+  // Gives the request an id and a stream of its own, and submits it. on_first: see EngineClient::submit.
+  std::shared_ptr<const Request> submit(Request request, std::function<void()> on_first = nullptr);
   // What has arrived so far.
   const Answer& poll(const Request& request);
   // Waits until `request` has `num_tokens` tokens or its end; a test failure after `timeout`. -1: its end.
