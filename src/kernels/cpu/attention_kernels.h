@@ -275,10 +275,29 @@ void decode(const AttentionParams& p, int32_t row, KeyRange keys, float* max, fl
 constexpr int kMicroRows = 6;
 constexpr int kMicroVectors = W == 16 ? 4 : 2;
 
+// The keys and values of the next chunk, asked for line by line while this one is multiplied: asked for at once they would
+// hold up the loads behind them.
+struct Ahead {
+  const KeyRows& next;
+  int64_t head_dim;
+  int t = 0;
+  int64_t d = 0;
+
+  INLINE void ask() {
+    if (t >= next.count) return;
+    prefetch_far(next.k[t] + d);
+    prefetch_far(next.v[t] + d);
+    d += 32;  // values of a line
+    if (d < head_dim) return;
+    d = 0;
+    ++t;
+  }
+};
+
 // c[M][N * W] = (c * keep) + a[M][depth] b[depth][N * W]
 template <int M, int N>
 INLINE void micro(const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride,
-                  int64_t depth, bool accumulate) {
+                  int64_t depth, bool accumulate, Ahead& ahead) {
   V acc[M][N] = {};
   if (accumulate) {
     UNROLL for (int m = 0; m < M; ++m) {
@@ -286,6 +305,7 @@ INLINE void micro(const float* a, int64_t a_stride, const float* b, int64_t b_st
     }
   }
   for (int64_t k = 0; k < depth; ++k) {
+    ahead.ask();
     V row[N];
     UNROLL for (int n = 0; n < N; ++n) row[n] = load(b + k * b_stride + n * W);
     UNROLL for (int m = 0; m < M; ++m) {
@@ -300,45 +320,41 @@ INLINE void micro(const float* a, int64_t a_stride, const float* b, int64_t b_st
 
 template <int M>
 void micro_columns(const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride,
-                   int64_t depth, int64_t columns, bool accumulate) {
+                   int64_t depth, int64_t columns, bool accumulate, Ahead& ahead) {
   int64_t n = 0;
   for (; n + kMicroVectors * W <= columns; n += kMicroVectors * W) {
-    micro<M, kMicroVectors>(a, a_stride, b + n, b_stride, c + n, c_stride, depth, accumulate);
+    micro<M, kMicroVectors>(a, a_stride, b + n, b_stride, c + n, c_stride, depth, accumulate, ahead);
   }
-  for (; n < columns; n += W) micro<M, 1>(a, a_stride, b + n, b_stride, c + n, c_stride, depth, accumulate);
+  for (; n < columns; n += W) micro<M, 1>(a, a_stride, b + n, b_stride, c + n, c_stride, depth, accumulate, ahead);
 }
 
 // c [rows][columns] (+)= a [rows][depth] b [depth][columns]; columns a multiple of W.
 void multiply(const float* a, int64_t a_stride, const float* b, int64_t b_stride, float* c, int64_t c_stride,
-              int64_t rows, int64_t depth, int64_t columns, bool accumulate) {
+              int64_t rows, int64_t depth, int64_t columns, bool accumulate, Ahead& ahead) {
   int64_t m = 0;
   for (; m + kMicroRows <= rows; m += kMicroRows) {
     micro_columns<kMicroRows>(a + m * a_stride, a_stride, b, b_stride, c + m * c_stride, c_stride, depth, columns,
-                              accumulate);
+                              accumulate, ahead);
   }
   a += m * a_stride;
   c += m * c_stride;
   switch (rows - m) {
-    case 1: micro_columns<1>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
-    case 2: micro_columns<2>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
-    case 3: micro_columns<3>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
-    case 4: micro_columns<4>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
-    case 5: micro_columns<5>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate); break;
+    case 1: micro_columns<1>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate, ahead); break;
+    case 2: micro_columns<2>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate, ahead); break;
+    case 3: micro_columns<3>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate, ahead); break;
+    case 4: micro_columns<4>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate, ahead); break;
+    case 5: micro_columns<5>(a, a_stride, b, b_stride, c, c_stride, depth, columns, accumulate, ahead); break;
     default: break;
   }
 }
 
-// keys [head_dim][kKeyChunk] and values [kKeyChunk][head_dim] of a chunk, fp32. Keys are transposed as pairs of bf16. Asks for
-// the next chunk meanwhile.
-void widen(const KeyRows& rows, const KeyRows& next, int64_t head_dim, float* keys, float* values) {
+// keys [head_dim][kKeyChunk] and values [kKeyChunk][head_dim] of a chunk, fp32. Keys are transposed as pairs of bf16.
+void widen(const KeyRows& rows, int64_t head_dim, float* keys, float* values) {
   for (int t = 0; t < rows.count; t += W) {
     int64_t d = 0;
     for (; d + 2 * W <= head_dim; d += 2 * W) {
       V pairs[W];
-      UNROLL for (int i = 0; i < W; ++i) {
-        pairs[i] = (V)load_pairs(rows.k[t + i] + d);
-        prefetch_far(next.k[t + i] + d);
-      }
+      UNROLL for (int i = 0; i < W; ++i) pairs[i] = (V)load_pairs(rows.k[t + i] + d);
       transpose(pairs);
       UNROLL for (int i = 0; i < W; ++i) {
         store(keys + (d + 2 * i) * kKeyChunk + t, even_bf16((VI)pairs[i]));
@@ -353,10 +369,7 @@ void widen(const KeyRows& rows, const KeyRows& next, int64_t head_dim, float* ke
     }
   }
   for (int t = 0; t < rows.count; ++t) {
-    for (int64_t d = 0; d < head_dim; d += W) {
-      store(values + t * head_dim + d, load_bf16(rows.v[t] + d));
-      if (d % (2 * W) == 0) prefetch_far(next.v[t] + d);
-    }
+    for (int64_t d = 0; d < head_dim; d += W) store(values + t * head_dim + d, load_bf16(rows.v[t] + d));
   }
 }
 
@@ -402,18 +415,20 @@ INLINE void softmax_row(const AttentionParams& p, const Tile& tile, float* s, in
 // One chunk of keys for all rows of a tile whose first query is at `position`. Rows take part up to the last key that one
 // of their block sees; what they skip would add zeros.
 INLINE void extend_chunk(const AttentionParams& p, const Tile& tile, int64_t rows, int64_t position, int64_t begin,
-                         int64_t end) {
+                         int64_t end, Ahead ahead) {
   const int64_t group = p.q_heads / p.kv_heads, head_dim = p.head_dim;
   for (int64_t m = 0; m < rows; m += kBlockRows) {
     const int64_t n = rows - m < kBlockRows ? rows - m : kBlockRows;
     const int64_t first_query = position + m / group, last_query = position + (m + n - 1) / group;
     if (last_query < begin || first_visible(first_query, p.window) >= end) continue;
     const int64_t count = (last_query + 1 < end ? last_query + 1 : end) - begin, columns = (count + W - 1) / W * W;
-    multiply(tile.q + m * head_dim, head_dim, tile.keys, kKeyChunk, tile.scores, kKeyChunk, n, head_dim, columns, false);
+    multiply(tile.q + m * head_dim, head_dim, tile.keys, kKeyChunk, tile.scores, kKeyChunk, n, head_dim, columns, false,
+             ahead);
     for (int64_t i = 0; i < n; ++i) {
       softmax_row(p, tile, tile.scores + i * kKeyChunk, m + i, position + (m + i) / group, begin, end);
     }
-    multiply(tile.scores, kKeyChunk, tile.values, head_dim, tile.out + m * head_dim, head_dim, n, count, head_dim, true);
+    multiply(tile.scores, kKeyChunk, tile.values, head_dim, tile.out + m * head_dim, head_dim, n, count, head_dim, true,
+             ahead);
   }
 }
 
@@ -469,8 +484,8 @@ INLINE void extend_segment(const AttentionParams& p, const Tile& tile, int64_t r
   for (int current = 0; begin < end; begin += kKeyChunk, current ^= 1) {
     const int64_t chunk_end = begin + kKeyChunk < end ? begin + kKeyChunk : end;
     if (chunk_end < end) find(chunks[current ^ 1], chunk_end);
-    widen(chunks[current], chunks[chunk_end < end ? current ^ 1 : current], p.head_dim, tile.keys, tile.values);
-    extend_chunk(p, tile, rows, position, begin, chunk_end);
+    widen(chunks[current], p.head_dim, tile.keys, tile.values);
+    extend_chunk(p, tile, rows, position, begin, chunk_end, {chunks[chunk_end < end ? current ^ 1 : current], p.head_dim});
   }
 }
 
