@@ -11,8 +11,10 @@ enum class Format : uint8_t {
   kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,  // GGUF, blocks of 32
   kQ4_K, kQ5_K, kQ6_K,                // GGUF, super-blocks of 256
   kF8E4M3,                            // 1-4-3 bits, no infinity, NaN is 0x7f and 0xff; scaled by a tensor of its own
+  kMXFP4,                             // blocks of 32: 2^(byte - 127), then 4-bit floats e2m1; low nibbles are values 0-15
+  kU8,                                // bytes whose meaning another tensor gives; no values of their own
 };
-inline constexpr int kNumFormats = 12;
+inline constexpr int kNumFormats = 13;  // that hold values
 
 struct FormatTraits {
   const char* name;
@@ -34,6 +36,8 @@ constexpr FormatTraits format_traits(Format format) {
     case Format::kQ5_K: return {"Q5_K", 256, 176};
     case Format::kQ6_K: return {"Q6_K", 256, 210};
     case Format::kF8E4M3: return {"F8_E4M3", 1, 1};
+    case Format::kMXFP4: return {"MXFP4", 32, 17};
+    case Format::kU8: return {"U8", 1, 1};
   }
   return {"?", 1, 0};
 }

@@ -72,6 +72,8 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
     } else if (tensor->shape != wanted.shape) {
       misshapen.push_back(wanted.name + " has the shape " + shape_text(tensor->shape) + " instead of " +
                           shape_text(wanted.shape));
+    } else if (tensor->format == Format::kU8) {
+      unscaled.push_back(wanted.name + " is U8, bytes without a meaning of their own");
     } else if (tensor->format != Format::kF8E4M3) {
       if (must_be_fp8(quantization, wanted.name)) {
         unscaled.push_back(wanted.name + " is " + format_traits(tensor->format).name +

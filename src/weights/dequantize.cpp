@@ -120,6 +120,14 @@ void block_q6_k(const std::byte* p, float* out) {
   }
 }
 
+void block_mxfp4(const std::byte* p, float* out) {
+  const float d = e8m0_to_float(static_cast<uint8_t>(*p)) * 0.5f;
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * static_cast<float>(kE2M1Twice[low_nibble(p[1 + i])]);
+    out[16 + i] = d * static_cast<float>(kE2M1Twice[high_nibble(p[1 + i])]);
+  }
+}
+
 void block_f32(const std::byte* p, float* out) { std::memcpy(out, p, 4); }
 void block_f16(const std::byte* p, float* out) { *out = load_half(p); }
 void block_bf16(const std::byte* p, float* out) { *out = bfloat16_to_float(load_u16(p)); }
@@ -141,6 +149,8 @@ BlockFn block_function(Format format) {
     case Format::kQ5_K: return block_q5_k;
     case Format::kQ6_K: return block_q6_k;
     case Format::kF8E4M3: return block_f8_e4m3;
+    case Format::kMXFP4: return block_mxfp4;
+    case Format::kU8: break;
   }
   return nullptr;
 }
@@ -156,6 +166,11 @@ float e4m3_to_float(uint8_t bits) {
   }
   if (exponent == 15 && mantissa == 7) return std::bit_cast<float>(sign | 0x7fc00000u);
   return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+}
+
+float e8m0_to_float(uint8_t bits) {
+  if (bits == 255) return std::bit_cast<float>(0x7fc00000u);
+  return std::bit_cast<float>(bits == 0 ? 0x00400000u : static_cast<uint32_t>(bits) << 23);
 }
 
 uint8_t float_to_e4m3(float value) {
@@ -186,7 +201,7 @@ float half_to_float(uint16_t bits) {
 Status dequantize_row(Format format, const std::byte* row, int64_t cols, float* out) {
   const FormatTraits traits = format_traits(format);
   const BlockFn block = block_function(format);
-  if (!block) return Status(StatusCode::kUnsupported, "unknown weight format");
+  if (!block) return Status(StatusCode::kUnsupported, std::string("the format ") + traits.name + " has no values of its own");
   if (cols < 0 || cols % traits.block_elems != 0) {
     return invalid("a row of " + std::to_string(cols) + " elements is not a whole number of " + traits.name +
                    " blocks of " + std::to_string(traits.block_elems));

@@ -10,7 +10,7 @@
 namespace tailrace {
 
 // Writes cols values to `out` [cols] fp32. `row` holds stored_row_bytes(format, cols) bytes, unaligned. Equal bit for
-// bit to PyPI gguf's dequantize. kInvalidArgument when cols is not a multiple of the format's block.
+// bit to PyPI gguf's dequantize, but for MXFP4's scale 255, which is a NaN here. kInvalidArgument when cols is not a multiple of the format's block.
 Status dequantize_row(Format format, const std::byte* row, int64_t cols, float* out);
 
 // IEEE half and bfloat16 to fp32, exact; NaN payloads kept.
@@ -20,5 +20,10 @@ float bfloat16_to_float(uint16_t bits);
 float e4m3_to_float(uint8_t bits);
 // To the nearest of those, ties to even; beyond 448, 448. A NaN stays one.
 uint8_t float_to_e4m3(float value);
+// OCP scale E8M0, exact: 2^(bits - 127); 255 is a NaN.
+float e8m0_to_float(uint8_t bits);
+// OCP 4-bit float E2M1 times two: 0, 1, 2, 3, 4, 6, 8, 12, then the same negated (8 is 0).
+inline constexpr int kE2M1Twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 
 }  // namespace tailrace

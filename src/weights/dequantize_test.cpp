@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "weights/mxfp4.h"
+
 namespace tailrace {
 namespace {
 
@@ -35,7 +37,8 @@ void expect_equals_golden(Format format) {
 }
 
 constexpr Format kGgufFormats[] = {Format::kF16,  Format::kBF16, Format::kQ4_0, Format::kQ4_1, Format::kQ5_0,
-                                   Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K};
+                                   Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K,
+                                   Format::kMXFP4};
 
 TEST(Dequantize, equals_gguf_bit_for_bit) {
   for (Format format : kGgufFormats) expect_equals_golden(format);
@@ -86,6 +89,49 @@ TEST(Dequantize, float_to_e4m3_rounds_to_nearest_even) {
   }
   EXPECT_EQ(float_to_e4m3(1e9f), 0x7e);
   EXPECT_EQ(float_to_e4m3(-HUGE_VALF), 0xfe);
+}
+
+TEST(Dequantize, e8m0_is_a_power_of_two_or_nan) {
+  for (int bits = 0; bits < 255; ++bits) EXPECT_EQ(e8m0_to_float(static_cast<uint8_t>(bits)), std::ldexp(1.0, bits - 127));
+  EXPECT_TRUE(std::isnan(e8m0_to_float(255)));
+}
+
+// The file: 16 rows of [blocks | scales] of 64 values, then what they mean by the OCP definition (fp32).
+TEST(Dequantize, mxfp4_of_two_tensors) {
+  std::ifstream file(TAILRACE_SOURCE_DIR "/tests/goldens/quants/MXFP4_pair.bin", std::ios::binary);
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  constexpr size_t kRows = 16, kCols = 64, kRowBytes = 34;
+  ASSERT_EQ(bytes.size(), kRows * (kRowBytes + kCols * sizeof(float)));
+  for (size_t row = 0; row < kRows; ++row) {
+    const auto* stored = reinterpret_cast<const std::byte*>(bytes.data()) + row * kRowBytes;
+    std::byte joined[kRowBytes];
+    float expected[kCols], got[kCols];
+    std::memcpy(expected, bytes.data() + kRows * kRowBytes + row * sizeof expected, sizeof expected);
+    join_mxfp4_row(stored, stored + 32, kCols, joined);
+    ASSERT_TRUE(dequantize_row(Format::kMXFP4, joined, kCols, got).ok());
+    for (size_t i = 0; i < kCols; ++i) ASSERT_EQ(got[i], expected[i]) << row << " " << i;
+  }
+}
+
+TEST(Dequantize, a_nan_scale_is_a_nan_and_is_found) {
+  std::byte rows[34] = {};
+  float out[64];
+  rows[17] = std::byte{255};
+  ASSERT_TRUE(dequantize_row(Format::kMXFP4, rows, 64, out).ok());
+  EXPECT_EQ(out[31], 0.0f);
+  for (int i = 32; i < 64; ++i) EXPECT_TRUE(std::isnan(out[i]));
+  TensorView tensor;
+  tensor.name = "experts";
+  EXPECT_TRUE(check_mxfp4(tensor, rows, 17).ok());
+  const Status status = check_mxfp4(tensor, rows, 34);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("tensor experts: "), std::string::npos);
+}
+
+TEST(Dequantize, bytes_have_no_values) {
+  std::byte row[4] = {};
+  float out[4];
+  EXPECT_EQ(dequantize_row(Format::kU8, row, 4, out).code(), StatusCode::kUnsupported);
 }
 
 TEST(Dequantize, half_has_all_classes) {

@@ -73,7 +73,7 @@ const GgmlType* find_ggml_type(uint32_t number) {
       {23, {"IQ4_XS", std::nullopt}},     {24, {"I8", std::nullopt}},         {25, {"I16", std::nullopt}},
       {26, {"I32", std::nullopt}},        {27, {"I64", std::nullopt}},        {28, {"F64", std::nullopt}},
       {29, {"IQ1_M", std::nullopt}},      {30, {"BF16", Format::kBF16}},      {34, {"TQ1_0", std::nullopt}},
-      {35, {"TQ2_0", std::nullopt}},      {39, {"MXFP4", std::nullopt}},
+      {35, {"TQ2_0", std::nullopt}},      {39, {"MXFP4", Format::kMXFP4}},
   };
   for (const auto& entry : kTypes) {
     if (entry.number == number) return &entry.type;
@@ -192,7 +192,7 @@ class GgufParser {
     }
     if (!type->format) {
       return bad(label + "type " + type->name + " is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
-                 "Q4_K, Q5_K and Q6_K are)", StatusCode::kUnsupported);
+                 "Q4_K, Q5_K, Q6_K and MXFP4 are)", StatusCode::kUnsupported);
     }
     view.format = *type->format;
     const FormatTraits traits = format_traits(view.format);

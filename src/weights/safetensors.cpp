@@ -28,7 +28,7 @@ constexpr StoredType kTypes[] = {
     {"F64", 8, std::nullopt},     {"I64", 8, std::nullopt},     {"U64", 8, std::nullopt},
     {"C64", 8, std::nullopt},     {"I32", 4, std::nullopt},     {"U32", 4, std::nullopt},
     {"I16", 2, std::nullopt},     {"U16", 2, std::nullopt},     {"I8", 1, std::nullopt},
-    {"U8", 1, std::nullopt},      {"BOOL", 1, std::nullopt},    {"F8_E4M3", 1, Format::kF8E4M3},
+    {"U8", 1, Format::kU8},      {"BOOL", 1, std::nullopt},    {"F8_E4M3", 1, Format::kF8E4M3},
     {"F8_E5M2", 1, std::nullopt}, {"F8_E8M0", 1, std::nullopt}, {"F6_E2M3", 0, std::nullopt},
     {"F6_E3M2", 0, std::nullopt}, {"F4", 0, std::nullopt},
 };
@@ -213,7 +213,7 @@ Expected<std::shared_ptr<SafetensorsFile>> SafetensorsFile::parse(std::shared_pt
     if (is_known_buffer(entry.view.name)) continue;
     if (!entry.format) {
       return fail(StatusCode::kUnsupported, file->name() + ": tensor " + printable(entry.view.name) + ": format " +
-                                                entry.type_name + " is not supported (F32, F16, BF16 and F8_E4M3 are)");
+                                                entry.type_name + " is not supported (F32, F16, BF16, F8_E4M3 and U8 are)");
     }
     entry.view.format = *entry.format;
     entry.view.data = data.data() + entry.range.begin;

@@ -21,7 +21,7 @@ bool is_known_buffer(std::string_view name);
 class SafetensorsFile {
  public:
   // kDataLoss when the file is truncated, oversized or inconsistent, kUnsupported for a data type other than F32, F16,
-  // BF16 and F8_E4M3; the message names the file, the tensor and the reason.
+  // BF16, F8_E4M3 and U8; the message names the file, the tensor and the reason.
   static Expected<std::shared_ptr<SafetensorsFile>> open(const std::string& path);
   // `bytes` must outlive the object.
   static Expected<std::shared_ptr<SafetensorsFile>> open_memory(std::span<const std::byte> bytes,

@@ -207,7 +207,7 @@ TEST_F(Wts1, unknown_and_unsupported_types) {
   expect_rejected("tensor " + kQ + ": dtype 'F13' is unknown");
   broken.header[kQ]["dtype"] = "I16";  // the same size as BF16
   write(broken);
-  expect_rejected("tensor " + kQ + ": format I16 is not supported (F32, F16, BF16 and F8_E4M3 are)");
+  expect_rejected("tensor " + kQ + ": format I16 is not supported (F32, F16, BF16, F8_E4M3 and U8 are)");
 }
 
 TEST_F(Wts1, entries_without_their_fields) {

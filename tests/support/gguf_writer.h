@@ -14,7 +14,7 @@
 namespace tailrace {
 
 inline uint32_t ggml_type_number(Format format) {
-  constexpr uint32_t kNumbers[kNumFormats] = {0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14};
+  constexpr uint32_t kNumbers[kNumFormats] = {0, 1, 30, 2, 3, 6, 7, 8, 12, 13, 14, 0, 39};
   return kNumbers[static_cast<int>(format)];
 }
 

@@ -38,6 +38,16 @@ struct Avx2 {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
   }
+  // 2^(e - 128), 0 for e = 0.
+  static __m256 half_e8m0_8(const uint8_t* p) {
+    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes_8(p)), 23);
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
+  }
+  static V load_half_e8m0(const uint8_t* p) { return {half_e8m0_8(p), half_e8m0_8(p + 8)}; }
+  static W look_up(const uint8_t* table, W nibbles) {
+    const __m256i both = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm256_shuffle_epi8(both, nibbles.a), _mm256_shuffle_epi8(both, nibbles.b)};
+  }
   // Exponent and mantissa at a float's place are 2^-120 of the value, subnormals included. NaN reads as 480.
   static __m256 e4m3_8(const uint8_t* p) {
     const __m256i bytes = _mm256_cvtepu8_epi32(bytes_8(p));

@@ -29,6 +29,14 @@ struct Avx512 {
   static V load_half(const uint8_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  // 2^(e - 128), 0 for e = 0.
+  static V load_half_e8m0(const uint8_t* p) {
+    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes_16(p)), 23);
+    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
+  }
+  static W look_up(const uint8_t* table, W nibbles) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes_16(table)), nibbles);
+  }
   // Exponent and mantissa at a float's place are 2^-120 of the value, subnormals included. NaN reads as 480.
   static V load_e4m3(const uint8_t* p) {
     const __m512i bytes = _mm512_cvtepu8_epi32(bytes_16(p));
@@ -111,11 +119,11 @@ inline void store_sums(float d, __m256i codes, InputBlock* out) {
   const __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
   const __m256i pairs = _mm256_add_epi32(eights, _mm256_shuffle_epi32(eights, 0x4e));
   const __m256i halves = _mm256_sub_epi32(pairs, _mm256_set1_epi32(16 * 128));  // lanes 0-3 even: low, 4-7 even: high
-  const __m256i low = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 4, 4));
+  const __m256i low = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(0, 0, 0, 0, 0, 0, 4, 0));
   const __m256i high = _mm256_permutevar8x32_epi32(halves, _mm256_setr_epi32(4, 4, 4, 4, 4, 4, 4, 4));
-  const __m256i sums = _mm256_add_epi32(low, _mm256_maskz_mov_epi32(0x1f, high));
-  // In the order of InputBlock: d, d_sum, minus_8, minus_16, minus_128, minus_32[2].
-  const __m256i fields = _mm256_mullo_epi32(sums, _mm256_setr_epi32(0, 0, -8, -16, -128, -32, -32, 0));
+  const __m256i sums = _mm256_add_epi32(low, _mm256_maskz_mov_epi32(0x9f, high));
+  // In the order of InputBlock: d, d_sum, minus_8, minus_16, minus_128, minus_32[2], minus_12.
+  const __m256i fields = _mm256_mullo_epi32(sums, _mm256_setr_epi32(0, 0, -8, -16, -128, -32, -32, -12));
   const __m256 scales = _mm256_blend_ps(_mm256_set1_ps(1.0f), _mm256_cvtepi32_ps(sums), 2);
   const __m256 floats = _mm256_mul_ps(scales, _mm256_set1_ps(d));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(&out->d),
@@ -124,7 +132,7 @@ inline void store_sums(float d, __m256i codes, InputBlock* out) {
 
 void quantise_row(const float* x, int64_t k, InputBlock* out) {
   static_assert(offsetof(InputBlock, d) == 32 && offsetof(InputBlock, minus_8) == 40 &&
-                offsetof(InputBlock, minus_32) == 52);
+                offsetof(InputBlock, minus_32) == 52 && offsetof(InputBlock, minus_12) == 60);
   for (int64_t b = 0; b < k / kBlock; ++b, x += kBlock, ++out) {
     const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + 16);
     const __m128i largest_bits = largest_magnitude(low, high);

@@ -142,6 +142,8 @@ void isa_linear(const LinearTask& task) {
     case Format::kQ5_K: return quant_linear<Isa, Format::kQ5_K>(task);
     case Format::kQ6_K: return quant_linear<Isa, Format::kQ6_K>(task);
     case Format::kF8E4M3: return dense_linear<Isa, Format::kF8E4M3>(task);
+    case Format::kMXFP4: return quant_linear<Isa, Format::kMXFP4>(task);
+    case Format::kU8: return;
   }
 }
 
@@ -160,6 +162,7 @@ inline void finish_input_block(float d, int32_t low, int32_t high, InputBlock& b
   block.minus_128 = -128 * sum;
   block.minus_32[0] = -32 * low;
   block.minus_32[1] = -32 * high;
+  block.minus_12 = -12 * sum;
 }
 
 }  // namespace

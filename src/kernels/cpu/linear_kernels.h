@@ -44,7 +44,7 @@ struct Panel {
 template <Format F>
 inline int32_t sum_start(const InputBlock& x) {
   constexpr int offset = scheme(F).offset;
-  return offset == 8 ? x.minus_8 : offset == 16 ? x.minus_16 : offset == 128 ? x.minus_128 : 0;
+  return offset == 8 ? x.minus_8 : offset == 16 ? x.minus_16 : offset == 128 ? x.minus_128 : offset == 12 ? x.minus_12 : 0;
 }
 
 inline int32_t load_4(const int8_t* q) {
@@ -57,7 +57,9 @@ inline int32_t load_4(const int8_t* q) {
 template <class Isa, Format F>
 inline void load_scales(const uint8_t* scales, int i, typename Isa::V& d, typename Isa::V& m) {
   constexpr Scales kind = scheme(F).scales;
-  if constexpr (kind == Scales::kD) {
+  if constexpr (kind == Scales::kE8M0) {
+    d = Isa::load_half_e8m0(scales + i * kTile);
+  } else if constexpr (kind == Scales::kD) {
     d = Isa::load_half(scales + i * 2 * kTile);
   } else if constexpr (kind == Scales::kDM) {
     d = Isa::load_half(scales + i * 4 * kTile);
@@ -124,6 +126,16 @@ inline void multiply_block(const Codes& codes, const typename Isa::V (&d)[T], co
   }
 }
 
+// The code vectors of one block.
+template <class Isa, Format F>
+inline void unpack_codes(const uint8_t* codes, typename Isa::W (&w)[kQuads]) {
+  Isa::template unpack<scheme(F).bits>(codes, w);
+  if constexpr (scheme(F).e2m1) {
+    TAILRACE_UNROLL
+    for (int q = 0; q < kQuads; ++q) w[q] = Isa::look_up(kE2M1Codes, w[q]);
+  }
+}
+
 inline int rows_of_tile(const LinearTask& task, int64_t tile) {
   const int64_t left = task.rows - tile * kTile;
   return left < kTile ? static_cast<int>(left) : kTile;
@@ -169,7 +181,7 @@ void direct_rows(const LinearTask& task) {
         TAILRACE_UNROLL
         for (int r = 0; r < R; ++r) x[r] = input + r * input_row_blocks(task.cols);
         typename Isa::W w[kQuads];
-        Isa::template unpack<kBits>(codes, w);
+        unpack_codes<Isa, F>(codes, w);
         load_scales<Isa, F>(scales, i, d[0], m[0]);
         multiply_block<Isa, F, 1, R>([&w](int, int q) { return w[q]; }, d, m, x, acc);
       }
@@ -192,7 +204,7 @@ void unpack_panel(const uint8_t* tile, int64_t blocks, int64_t begin, int count,
     const uint8_t* scales = codes + code_bytes(kBits) * in_group;
     for (int i = 0; i < in_group; ++i, ++b, codes += code_bytes(kBits)) {
       typename Isa::W w[kQuads];
-      Isa::template unpack<kBits>(codes, w);
+      unpack_codes<Isa, F>(codes, w);
       TAILRACE_UNROLL
       for (int q = 0; q < kQuads; ++q) Isa::store_codes(panel.codes[b][q], w[q]);
       typename Isa::V d, m = Isa::zero();

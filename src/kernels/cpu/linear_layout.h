@@ -19,6 +19,7 @@ struct alignas(64) InputBlock {
   float d_sum;    // d * sum(q)
   int32_t minus_8, minus_16, minus_128;  // -offset * sum(q): where the integer sums start
   int32_t minus_32[2];                   // the same for each half of the block (Q6_K)
+  int32_t minus_12;                      // MXFP4
 };
 static_assert(sizeof(InputBlock) == 64);
 
@@ -36,6 +37,7 @@ enum class Scales : uint8_t {
   kDM,        // per block: half d[16], m[16]
   kSuperDM,   // half d[16], dmin[16], then 8 x (uint8 scale[16], min[16]); m = -dmin * min
   kSuperD16,  // half d[16], then 16 x int8 scale[16], one per 16 k, then 32 bytes of padding
+  kE8M0,      // per block: byte e[16], d = 2^(e - 128); e = 0 counts as d = 0, which no fp32 sum tells apart
   kNone,
 };
 
@@ -43,7 +45,11 @@ struct Scheme {
   int bits;       // of a code; 0 for dense formats
   Scales scales;
   int offset;     // value = d * (code - offset); 0 where a minimum takes its part
+  bool e2m1 = false;  // codes are nibbles of E2M1, to be looked up: (code - offset) is twice the value
 };
+
+// Nibbles of E2M1 as unsigned codes: twice the value, plus 12.
+alignas(16) constexpr uint8_t kE2M1Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 constexpr Scheme scheme(Format format) {
   switch (format) {
@@ -55,6 +61,7 @@ constexpr Scheme scheme(Format format) {
     case Format::kQ4_K: return {4, Scales::kSuperDM, 0};
     case Format::kQ5_K: return {5, Scales::kSuperDM, 0};
     case Format::kQ6_K: return {6, Scales::kSuperD16, 32};
+    case Format::kMXFP4: return {4, Scales::kE8M0, 12, true};
     default: return {0, Scales::kNone, 0};
   }
 }
@@ -72,6 +79,7 @@ constexpr size_t scale_bytes(Scales scales, int64_t blocks) {
     case Scales::kDM: return static_cast<size_t>(blocks) * 4 * kTile;
     case Scales::kSuperDM:
     case Scales::kSuperD16: return (4 + 2 * kGroupBlocks) * kTile;
+    case Scales::kE8M0: return static_cast<size_t>(blocks) * kTile;
     case Scales::kNone: return 0;
   }
   return 0;

@@ -19,6 +19,7 @@ Status check_shape(const TensorView& tensor) {
   if (tensor.shape.size() != 2) return shape_error(tensor, "a linear layer's weight has two dimensions");
   const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
   if (rows <= 0 || cols <= 0) return shape_error(tensor, "its dimensions must be positive");
+  if (tensor.format == Format::kU8) return shape_error(tensor, "bytes without a meaning of their own cannot be multiplied");
   const int block = format_traits(tensor.format).block_elems;
   if (cols % block != 0) {
     return shape_error(tensor, "its width " + std::to_string(cols) + " is not a multiple of " + std::to_string(block));
@@ -62,6 +63,7 @@ void read_codes(Format format, const uint8_t* row, int64_t b, uint8_t (&code)[kB
     for (int i = 0; i < kBlock; ++i) code[i] = high ? q[i] >> 4 : q[i] & 15;
   };
   switch (format) {
+    case Format::kMXFP4: nibbles(block + 1); break;
     case Format::kQ4_0: nibbles(block + 2); break;
     case Format::kQ4_1: nibbles(block + 4); break;
     case Format::kQ5_0: nibbles(block + 6); fifth_bits(block + 2); break;
@@ -131,6 +133,10 @@ void place_scales(Format format, const uint8_t* stored, int count, int lane, uin
     for (int sub = 0; sub < 2 * kGroupBlocks; ++sub) scales[2 * kTile + sub * kTile + lane] = stored[192 + sub];
     return;
   }
+  if (kind == Scales::kE8M0) {
+    for (int i = 0; i < count; ++i) scales[i * kTile + lane] = stored[i * format_traits(format).block_bytes];
+    return;
+  }
   const int halves = kind == Scales::kDM ? 2 : 1;
   for (int i = 0; i < count; ++i, stored += format_traits(format).block_bytes) {
     for (int h = 0; h < halves; ++h) put(scales + (i * halves + h) * 2 * kTile, lane, stored + 2 * h);
@@ -180,6 +186,10 @@ struct LaneScales {
 
 // Block i of a group.
 LaneScales lane_scales(Scales kind, const uint8_t* scales, int i, int lane) {
+  if (kind == Scales::kE8M0) {
+    const float d = e8m0_to_float(scales[i * kTile + lane]) * 0.5f;
+    return {{d, d}, 0.0f};
+  }
   if (kind == Scales::kD) {
     const float d = read_half(scales + i * 2 * kTile, lane);
     return {{d, d}, 0.0f};
@@ -287,7 +297,8 @@ void lookup_row(const Weight& weight, int64_t row, float* out) {
     for (int i = 0; i < count; ++i, codes += code_bytes(s.bits), out += kBlock) {
       const LaneScales lane_scale = lane_scales(s.scales, scales, i, lane);
       for (int k = 0; k < kBlock; ++k) {
-        const float product = lane_scale.d[k / 16] * static_cast<float>(lane_code(s.bits, codes, lane, k) - s.offset);
+        const int stored = lane_code(s.bits, codes, lane, k), code = s.e2m1 ? kE2M1Codes[stored] : stored;
+        const float product = lane_scale.d[k / 16] * static_cast<float>(code - s.offset);
         out[k] = has_min ? product + lane_scale.m : product;
       }
     }

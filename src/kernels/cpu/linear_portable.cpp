@@ -57,6 +57,14 @@ struct Portable {
     std::memcpy(bits, p, sizeof(bits));
     return each([&bits](int i) { return half_bits_to_float(bits[i]); });
   }
+  // 2^(e - 128), 0 for e = 0.
+  static V load_half_e8m0(const uint8_t* p) {
+    return each([p](int i) { return bits_to_float(static_cast<uint32_t>(p[i]) << 23) * 0.5f; });
+  }
+  static W look_up(const uint8_t* table, W nibbles) {
+    for (uint8_t& code : nibbles.v) code = table[code];
+    return nibbles;
+  }
   // Exponent and mantissa at a float's place are 2^-120 of the value, subnormals included. NaN reads as 480.
   static V load_e4m3(const uint8_t* p) {
     return each([p](int i) {

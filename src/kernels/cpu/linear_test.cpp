@@ -17,7 +17,8 @@ namespace tailrace::cpu {
 namespace {
 
 constexpr Format kFormats[] = {Format::kF32,  Format::kF16,  Format::kBF16, Format::kQ4_0, Format::kQ4_1, Format::kQ5_0,
-                               Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K, Format::kF8E4M3};
+                               Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K, Format::kF8E4M3,
+                               Format::kMXFP4};
 constexpr const char* kIsas[] = {"avx512_vnni", "avx2", "portable"};
 
 struct Free {
@@ -68,6 +69,7 @@ std::vector<std::byte> random_rows(Format format, int64_t rows, int64_t cols, st
         if ((bytes[at] & std::byte{0x7f}) == std::byte{0x7f}) bytes[at] ^= std::byte{1};  // no NaN
         break;
       }
+      case Format::kMXFP4: bytes[at] = static_cast<std::byte>(118 + rng() % 8); break;
       case Format::kQ6_K: put(at + 208, half_near(rng)); break;
       case Format::kQ4_1: case Format::kQ5_1: case Format::kQ4_K: case Format::kQ5_K:
         put(at + 2, half_near(rng));
@@ -237,6 +239,36 @@ TEST(Linear, every_format_matches_float64) {
   check_format(Format::kF8E4M3, 83, 576, ++seed, 576);  // one scale a row
 }
 
+// Every code of E2M1 by every scale but NaN, against powers of two: fp32 sums of one product each.
+TEST(Linear, mxfp4_has_all_codes_and_scales) {
+  constexpr int kRows = 16, kScales = 255;
+  std::vector<std::byte> stored(static_cast<size_t>(kRows) * kScales * 17);
+  for (int row = 0; row < kRows; ++row) {
+    for (int e = 0; e < kScales; ++e) {
+      std::byte* block = stored.data() + (row * kScales + e) * 17;
+      block[0] = static_cast<std::byte>(e);
+      block[1] = static_cast<std::byte>(row);  // value 0 is the row's code; value 16 is 0
+    }
+  }
+  const int64_t cols = kScales * 32;
+  const TensorView view{"w", Format::kMXFP4, {kRows, cols}, stored.data(), stored.size(), false, 0};
+  const Aligned data = aligned(*packed_bytes(view));
+  ASSERT_TRUE(pack(view, data.get()).ok());
+  const Weight weight{Format::kMXFP4, kRows, cols, data.get()};
+  constexpr double kE2M1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for_each_isa([&] {
+    for (int e = 16; e < kScales; ++e) {  // below, the product with 1/127 leaves fp32's normal numbers
+      std::vector<float> x(cols, 0.0f);
+      x[e * 32] = 0.0625f;
+      const std::vector<float> y = run_linear(weight, prepared(InputKind::kInt8, x, 1, cols).get(), 1, kRows);
+      for (int row = 0; row < kRows; ++row) {
+        const double value = (row < 8 ? 1 : -1) * kE2M1[row % 8] * std::ldexp(1.0, e - 127) * 0.0625;
+        ASSERT_NEAR(y[row], value, 1e-6 * std::fabs(value)) << "scale " << e << " code " << row;
+      }
+    }
+  });
+}
+
 TEST(Linear, a_row_does_not_depend_on_how_many_share_the_call) {
   std::mt19937 rng(7);
   for (Format format : kFormats) {
@@ -326,6 +358,8 @@ TEST(Linear, wrong_shapes_are_errors_that_name_the_tensor) {
   EXPECT_TRUE(fails({"layer.w", Format::kF32, {-4, 4}, nullptr, 64, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kQ4_0, {4, 48}, nullptr, 108, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kQ4_K, {4, 288}, nullptr, 648, false, 0}));
+  EXPECT_TRUE(fails({"layer.w", Format::kMXFP4, {4, 48}, nullptr, 102, false, 0}));
+  EXPECT_TRUE(fails({"layer.w", Format::kU8, {4, 4}, nullptr, 16, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kF32, {4, 4}, nullptr, 63, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kF32, {int64_t{1} << 62, 4}, nullptr, 64, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kF32, {6, 4}, nullptr, 96, true, 4}));

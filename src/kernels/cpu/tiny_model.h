@@ -69,6 +69,10 @@ inline std::vector<std::byte> random_stored(Format format, int64_t rows, int64_t
         break;
       }
       case Format::kQ6_K: put_half(block + 208, unit() / (18.0f * 74.0f)); break;
+      case Format::kMXFP4:  // 2^-e / 3, the deviation of the codes being 2.9
+        *block = static_cast<std::byte>(125 - std::ilogb(std::sqrt(static_cast<float>(cols))));
+        break;
+      case Format::kU8: break;
       case Format::kF8E4M3: *block &= std::byte{0xbf}; break;  // below 2: the scales make the rest
     }
   }
