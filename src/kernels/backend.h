@@ -67,6 +67,9 @@ class Backend {
   // Packs a checkpoint tensor [rows, cols] to `dst` (packed_bytes long, device memory) in its stored precision.
   virtual Status pack(const TensorView& tensor, void* dst) const = 0;
 
+  // Whether MoeBlocks can be computed; else a model that has them is refused before anything is loaded.
+  virtual bool computes_experts() const { return true; }
+
   // Fills `dst` (packed_bytes(shape) long) with normal values of the given deviation, as this backend packs them; the same
   // seed gives the same bytes. False: this backend cannot, the caller packs values that it draws itself. Any thread.
   virtual Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst) const {

@@ -18,6 +18,7 @@ struct BlockWidths {
   int64_t vocab = 0;         // rows of the head
   int64_t head_dim = 0, q_heads = 0, kv_heads = 0, gqa_ratio = 1;
   int64_t max_cols = 0;      // widest input of any weight
+  int64_t experts = 0, top_k = 0, expert_rows = 0;  // of a mixture's router, and rows of an expert's gate
 };
 
 inline BlockWidths block_widths(const BlockList& blocks) {
@@ -38,13 +39,32 @@ inline BlockWidths block_widths(const BlockList& blocks) {
     } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
       grow(w.hidden, mlp->gate.cols);
       grow(w.intermediate, mlp->gate.rows);
+    } else if (const auto* moe = std::get_if<MoeBlock>(&block)) {
+      grow(w.hidden, moe->gate.first.cols);
+      grow(w.expert_rows, moe->gate.first.rows);
+      grow(w.experts, moe->router.rows);
+      grow(w.top_k, moe->top_k);
     } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
       grow(w.hidden, head->head.cols);
       grow(w.vocab, head->head.rows);
     }
   }
-  w.max_cols = std::max({w.hidden, w.q, w.intermediate});
+  w.max_cols = std::max({w.hidden, w.q, w.intermediate, w.expert_rows});
   return w;
+}
+
+// Whether the parts of a mixture of experts fit together.
+inline Status check_moe(const MoeBlock& moe) {
+  const int64_t experts = moe.router.rows, hidden = moe.router.cols, rows = moe.gate.first.rows;
+  if (moe.gate.count != experts || moe.up.count != experts || moe.down.count != experts) {
+    return invalid("moe: the router and the matrices differ in their number of experts");
+  }
+  if (moe.top_k <= 0 || moe.top_k > experts) return invalid("moe: top_k must be from 1 to the number of experts");
+  if (moe.gate.first.cols != hidden || moe.up.first.cols != hidden || moe.up.first.rows != rows ||
+      moe.down.first.cols != rows || moe.down.first.rows != hidden) {
+    return invalid("moe: the experts' matrices do not fit together");
+  }
+  return {};
 }
 
 // What the CPU backends compute: kUnsupported or kInvalidArgument says which block cannot be.
@@ -58,6 +78,9 @@ inline Status check_blocks(const BlockList& blocks) {
       if (in->rope.rotary_dim < 0 || in->rope.rotary_dim > in->head_dim || in->rope.rotary_dim % 2 != 0) {
         return invalid("attn_in: rotary_dim must be even and at most head_dim");
       }
+    }
+    if (const auto* moe = std::get_if<MoeBlock>(&block)) {
+      if (Status status = check_moe(*moe); !status.ok()) return status;
     }
     const auto* attention = std::get_if<AttentionBlock>(&block);
     if (attention == nullptr) continue;

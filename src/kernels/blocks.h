@@ -3,6 +3,7 @@
 // small readable ops; backends fuse them their own way.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <variant>
 #include <vector>
@@ -80,6 +81,36 @@ struct MlpBlock {
   Norm post_norm;  // null: none
 };
 
+// One matrix of every expert, all of one shape and format, packed one behind the other.
+struct ExpertWeights {
+  Weight first;        // expert 0; its bias, where there is one, begins those of all [experts, rows]
+  int64_t count = 0;
+  int64_t stride = 0;  // bytes from one expert's packed values to the next one's
+
+  Weight of(int64_t expert) const {
+    Weight weight = first;
+    if (weight.data != nullptr) weight.data = static_cast<const std::byte*>(weight.data) + expert * stride;
+    if (weight.bias != nullptr) weight.bias += expert * weight.rows;
+    return weight;
+  }
+};
+
+// min(g, limit) * sigmoid(alpha * min(g, limit)) * (clamp(u, -limit, limit) + 1): gpt-oss.
+struct ClampedSwiglu {
+  float alpha = 1.702f;
+  float limit = 7.0f;
+};
+
+// n = norm(x); r = router n. Chosen are the top_k largest of r, ties to the lower id, each with its share w of a softmax over
+// the chosen. x += sum over the chosen e, largest first, of w_e (down_e act(gate_e n, up_e n)). Biases are part of each product.
+struct MoeBlock {
+  Norm norm;
+  Weight router;                 // [experts, hidden]
+  ExpertWeights gate, up, down;  // [intermediate, hidden] twice, [hidden, intermediate]
+  int top_k = 0;
+  ClampedSwiglu activation;
+};
+
 // logits[row] = softcap(W norm(x[last token of row])) for the rows that sample -> [rows, vocab] fp32
 struct HeadBlock {
   Norm norm;
@@ -88,7 +119,7 @@ struct HeadBlock {
 };
 
 using LayerBlock =
-    std::variant<EmbedBlock, AttnInBlock, AttentionBlock, AttnOutBlock, MlpBlock, HeadBlock>;
+    std::variant<EmbedBlock, AttnInBlock, AttentionBlock, AttnOutBlock, MlpBlock, MoeBlock, HeadBlock>;
 using BlockList = std::vector<LayerBlock>;
 
 }  // namespace tailrace

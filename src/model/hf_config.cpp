@@ -29,6 +29,7 @@ constexpr Family kFamilies[] = {
     {"Qwen2ForCausalLM", "qwen2", Architecture::kQwen2, 32, 0, 32768, 4096, -1, -1},
     {"Qwen3ForCausalLM", "qwen3", Architecture::kQwen3, 32, 128, 32768, 4096, -1, -1},
     {"Gemma3ForCausalLM", "gemma3_text", Architecture::kGemma3, 4, 256, 131072, 4096, 2, 1},
+    {"GptOssForCausalLM", "gpt_oss", Architecture::kGptOss, 8, 64, 131072, 128, -1, -1},
     {"Gemma3ForConditionalGeneration", "gemma3", Architecture::kGemma3, 4, 256, 131072, 4096, 2, 1},
 };
 
@@ -81,7 +82,8 @@ void read_sizes(ConfigFields& fields, const Family& family, ModelConfig* config)
   const int64_t head_dim = family.head_dim != 0 ? family.head_dim : config->hidden / config->q_heads;
   config->head_dim = static_cast<int32_t>(fields.integer_or("head_dim", head_dim, 1, 1024));
   config->context = static_cast<int32_t>(fields.integer_or("max_position_embeddings", family.context, 1, 1 << 27));
-  config->norm_eps = static_cast<float>(fields.number_or("rms_norm_eps", 1e-6, 1e-12, 1e-1));
+  const double eps = family.architecture == Architecture::kGptOss ? 1e-5 : 1e-6;
+  config->norm_eps = static_cast<float>(fields.number_or("rms_norm_eps", eps, 1e-12, 1e-1));
 }
 
 void read_yarn(ConfigFields& fields, RopeConfig* rope) {
@@ -132,8 +134,8 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
 
 // Older files: rope_scaling, rope_theta, rope_local_base_freq. Newer: rope_parameters, flat or an entry per layer type.
 void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config) {
-  const bool gemma = family.architecture == Architecture::kGemma3;
-  const double theta = fields.number_or("rope_theta", gemma ? 1e6 : 1e4, 1.0, 1e15);
+  const bool gemma = family.architecture == Architecture::kGemma3, gpt_oss = family.architecture == Architecture::kGptOss;
+  const double theta = fields.number_or("rope_theta", gemma ? 1e6 : gpt_oss ? 150000.0 : 1e4, 1.0, 1e15);
   const nlohmann::json* params = fields.object("rope_parameters");
   const nlohmann::json* full = params ? params : fields.object("rope_scaling");
   const nlohmann::json* sliding = nullptr;
@@ -143,6 +145,9 @@ void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config)
     sliding = nested.object("sliding_attention");
     fields.fault(nested.status());
   }
+  static const nlohmann::json kGptOssRope = {{"rope_type", "yarn"}, {"factor", 32.0}, {"beta_fast", 32.0}, {"beta_slow", 1.0},
+                                             {"truncate", false}, {"original_max_position_embeddings", 4096}};
+  if (gpt_oss && !full) full = &kGptOssRope;
   config->ropes.push_back(read_rope(fields, full, theta, *config));
   if (!gemma) return;
   const double local_theta = fields.number_or("rope_local_base_freq", 1e4, 1.0, 1e15);
@@ -169,6 +174,8 @@ std::vector<bool> sliding_layers(ConfigFields& fields, const Family& family, int
     const int64_t pattern = fields.integer_or(
         "sliding_window_pattern", fields.integer_or("_sliding_window_pattern", 6, 1, 1000), 1, 1000);
     for (int32_t i = 0; i < layers; ++i) sliding[i] = (i + 1) % pattern != 0;
+  } else if (family.architecture == Architecture::kGptOss) {
+    for (int32_t i = 0; i < layers; ++i) sliding[i] = i % 2 == 0;
   } else if (family.architecture != Architecture::kMistral) {
     const int64_t first = fields.integer_or("max_window_layers", 28, 0, 1000);
     for (int32_t i = 0; i < layers; ++i) sliding[i] = i >= first;
@@ -205,11 +212,21 @@ void read_gemma(ConfigFields& fields, ModelConfig* config) {
   }
 }
 
+void read_gpt_oss(ConfigFields& fields, ModelConfig* config) {
+  config->sinks = true;
+  const int64_t experts = fields.integer_or("num_experts", 128, 1, 4096);
+  config->experts = static_cast<int32_t>(fields.integer_or("num_local_experts", experts, 1, 4096));
+  const int64_t chosen = fields.integer_or("experts_per_token", 4, 1, 4096);
+  config->experts_per_token = static_cast<int32_t>(fields.integer_or("num_experts_per_tok", chosen, 1, 4096));
+  config->expert_activation = {.alpha = static_cast<float>(fields.number_or("swiglu_alpha", 1.702, 1e-3, 1e3)),
+                               .limit = static_cast<float>(fields.number_or("swiglu_limit", 7.0, 1e-3, 1e6))};
+}
+
 void read_biases(ConfigFields& fields, const Family& family, ModelConfig* config) {
   if (family.architecture == Architecture::kQwen2) {
     config->qkv_bias = true;
   } else if (family.architecture != Architecture::kMistral) {
-    config->qkv_bias = config->o_bias = fields.flag_or("attention_bias", false);
+    config->qkv_bias = config->o_bias = fields.flag_or("attention_bias", family.architecture == Architecture::kGptOss);
   }
   config->mlp_bias = family.architecture == Architecture::kLlama && fields.flag_or("mlp_bias", false);
 }
@@ -242,7 +259,8 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   ModelConfig config;
   config.architecture = family->architecture;
   for (const ConfigFields* holder : {&top, &fields}) {
-    if (config.quantization.fp8 || !holder->has("quantization_config")) continue;
+    const bool read = config.quantization.fp8 || config.quantization.mxfp4;
+    if (read || !holder->has("quantization_config")) continue;
     auto quantization = parse_quantization((holder == &top ? json : *text)["quantization_config"], source);
     if (!quantization) return fail(quantization.error());
     config.quantization = std::move(*quantization);
@@ -256,6 +274,10 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(config.head_dim));
   config.qk_norm = family->architecture == Architecture::kQwen3;
   if (gemma) read_gemma(fields, &config);
+  if (family->architecture == Architecture::kGptOss) read_gpt_oss(fields, &config);
+  if (config.quantization.mxfp4 && config.experts == 0) {
+    fields.fault(StatusCode::kUnsupported, "quantization_config: quant_method 'mxfp4' is supported for mixtures of experts only");
+  }
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", top.flag_or("tie_word_embeddings", gemma));
 
   read_special_ids(fields, top, *family, &config);

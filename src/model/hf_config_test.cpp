@@ -36,6 +36,19 @@ json gemma3_4b() {
     "sliding_window": 1024}, "vision_config": {"hidden_size": 1152}})");
 }
 
+// As published, but for keys that nothing here reads.
+json gpt_oss_20b() {
+  return json::parse(R"({"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201088,
+    "hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+    "intermediate_size": 2880, "num_local_experts": 32, "num_experts_per_tok": 4, "experts_per_token": 4,
+    "sliding_window": 128, "swiglu_limit": 7.0, "rms_norm_eps": 1e-05, "max_position_embeddings": 131072,
+    "attention_bias": true, "hidden_act": "silu", "rope_theta": 150000, "tie_word_embeddings": false,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+    "rope_type": "yarn", "truncate": false}, "eos_token_id": 200002, "pad_token_id": 199999,
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn",
+    "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}})");
+}
+
 ModelConfig parsed(const json& config) {
   const Expected<ModelConfig> result = parse_hf_config(config, "config.json");
   EXPECT_TRUE(result.has_value()) << result.error().message();
@@ -276,6 +289,50 @@ TEST(HfConfig, names_what_is_missing_or_out_of_range) {
   config = gemma3_4b();
   config["text_config"] = 3;
   expect_rejected(config, "text_config is not an object");
+}
+
+TEST(HfConfig, gpt_oss) {
+  const ModelConfig config = parsed(gpt_oss_20b());
+  EXPECT_EQ(config.architecture, Architecture::kGptOss);
+  EXPECT_EQ(config.experts, 32);
+  EXPECT_EQ(config.experts_per_token, 4);
+  EXPECT_EQ(config.expert_activation.limit, 7.0f);
+  EXPECT_EQ(config.expert_activation.alpha, 1.702f);
+  EXPECT_TRUE(config.sinks && config.qkv_bias && config.o_bias && config.quantization.mxfp4 && !config.quantization.fp8);
+  ASSERT_EQ(config.window.size(), 24u);
+  for (int i = 0; i < 24; ++i) EXPECT_EQ(config.window[i], i % 2 == 0 ? 128 : 0);
+  EXPECT_EQ(config.ropes[0].scaling, RopeScaling::kYarn);
+  EXPECT_FALSE(config.ropes[0].truncate);
+  EXPECT_NEAR(config.ropes[0].attention_factor, 1.34657359, 1e-7);
+  EXPECT_NEAR(rope_inv_freq(config.ropes[0])[12] / 6.794959e-03, 1, 1e-6);  // the report's number, untruncated
+  EXPECT_EQ(model_tensors(config).size(), 1 + 24 * 13 + 2u);
+}
+
+TEST(HfConfig, gpt_oss_leaves_its_defaults_out) {
+  json config = gpt_oss_20b();
+  for (const char* key : {"rope_scaling", "rope_theta", "sliding_window", "attention_bias", "swiglu_limit", "rms_norm_eps",
+                          "head_dim", "num_experts_per_tok", "experts_per_token", "quantization_config"}) {
+    config.erase(key);
+  }
+  const ModelConfig without = parsed(config), with = parsed(gpt_oss_20b());
+  EXPECT_EQ(without.window, with.window);
+  EXPECT_EQ(rope_inv_freq(without.ropes[0]), rope_inv_freq(with.ropes[0]));
+  EXPECT_EQ(without.norm_eps, with.norm_eps);
+  EXPECT_EQ(without.experts_per_token, 4);
+  EXPECT_TRUE(without.qkv_bias);
+  EXPECT_FALSE(without.quantization.mxfp4);
+}
+
+TEST(HfConfig, gpt_oss_that_cannot_be) {
+  json config = gpt_oss_20b();
+  config["num_experts_per_tok"] = 33;
+  expect_rejected(config, "33 of 32 experts a token is out of range");
+  config = gpt_oss_20b();
+  config["swiglu_limit"] = 0;
+  expect_rejected(config, "swiglu_limit");
+  config = llama_8b();
+  config["quantization_config"] = gpt_oss_20b()["quantization_config"];
+  expect_rejected(config, "'mxfp4' is supported for mixtures of experts only", StatusCode::kUnsupported);
 }
 
 }  // namespace

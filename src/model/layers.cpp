@@ -45,7 +45,7 @@ AttnInBlock DecoderLayers::attn_in(int layer) {
   return block;
 }
 
-AttentionBlock DecoderLayers::attention(int layer) const {
+AttentionBlock DecoderLayers::attention(int layer) {
   return {.q_heads = config_.q_heads,
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
@@ -53,7 +53,8 @@ AttentionBlock DecoderLayers::attention(int layer) const {
           .layer = model_.kv_of_layer[layer].layer,
           .window = config_.window[layer],
           .scale = config_.attention_scale,
-          .softcap = config_.attention_softcap};
+          .softcap = config_.attention_softcap,
+          .sinks = config_.sinks ? loader_.vector(prefix(layer) + "self_attn.sinks") : nullptr};
 }
 
 AttnOutBlock DecoderLayers::attn_out(int layer, const std::string& post_norm) {
@@ -72,6 +73,16 @@ MlpBlock DecoderLayers::mlp(int layer, const std::string& norm_name, const std::
   block.activation = config_.activation;
   if (!post_norm.empty()) block.post_norm = norm(prefix(layer) + post_norm + ".weight");
   return block;
+}
+
+MoeBlock DecoderLayers::moe(int layer, const std::string& norm_name) {
+  return {.norm = norm(prefix(layer) + norm_name + ".weight"),
+          .router = linear(layer, "mlp.router", true),
+          .gate = loader_.experts(layer, ExpertPart::kGate),
+          .up = loader_.experts(layer, ExpertPart::kUp),
+          .down = loader_.experts(layer, ExpertPart::kDown),
+          .top_k = config_.experts_per_token,
+          .activation = config_.expert_activation};
 }
 
 HeadBlock DecoderLayers::head() {

@@ -14,10 +14,11 @@ class DecoderLayers {
 
   EmbedBlock embed();
   AttnInBlock attn_in(int layer);
-  AttentionBlock attention(int layer) const;
+  AttentionBlock attention(int layer);
   AttnOutBlock attn_out(int layer, const std::string& post_norm = "");
   // `norm` and `post_norm` are tensor names within the layer; post_norm empty: none.
   MlpBlock mlp(int layer, const std::string& norm, const std::string& post_norm = "");
+  MoeBlock moe(int layer, const std::string& norm);
   HeadBlock head();
 
  private:

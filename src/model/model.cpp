@@ -33,8 +33,11 @@ Status assign_kv_groups(Model* model) {
 Expected<Model> build_model(const ModelConfig& config, WeightLoader& loader) {
   Model model{.config = config};
   if (Status status = assign_kv_groups(&model); !status.ok()) return fail(status);
-  model.blocks = config.architecture == Architecture::kGemma3 ? gemma3_forward(model, loader)
-                                                              : llama_forward(model, loader);
+  switch (config.architecture) {
+    case Architecture::kGemma3: model.blocks = gemma3_forward(model, loader); break;
+    case Architecture::kGptOss: model.blocks = gpt_oss_forward(model, loader); break;
+    default: model.blocks = llama_forward(model, loader);
+  }
   if (!loader.status().ok()) return fail(loader.status());
   return model;
 }

@@ -58,6 +58,7 @@ const char* architecture_name(Architecture architecture) {
     case Architecture::kQwen2: return "qwen2";
     case Architecture::kQwen3: return "qwen3";
     case Architecture::kGemma3: return "gemma3";
+    case Architecture::kGptOss: return "gpt-oss";
   }
   return "?";
 }
@@ -88,6 +89,12 @@ Status check_model_config(const ModelConfig& config, const std::string& source) 
     return bad(std::string(bound.name) + " is " + std::to_string(bound.value) + ", not within " +
                std::to_string(bound.lowest) + ".." + std::to_string(bound.highest));
   }
+  if (config.experts < 0 || config.experts > 4096 || config.experts_per_token < (config.experts > 0 ? 1 : 0) ||
+      config.experts_per_token > config.experts) {
+    return bad(std::to_string(config.experts_per_token) + " of " + std::to_string(config.experts) +
+               " experts a token is out of range");
+  }
+  if (!(config.expert_activation.limit > 0)) return bad("the limit of the experts' activation is not positive");
   if (config.q_heads % config.kv_heads != 0) {
     return bad(std::to_string(config.q_heads) + " attention heads are no multiple of " +
                std::to_string(config.kv_heads) + " KV heads");

@@ -13,7 +13,7 @@
 
 namespace tailrace {
 
-enum class Architecture : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3 };
+enum class Architecture : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGptOss };
 const char* architecture_name(Architecture architecture);
 
 enum class RopeScaling : uint8_t {
@@ -71,6 +71,7 @@ struct ModelConfig {
   float attention_softcap = 0.0f;     // 0: none
   bool qkv_bias = false;              // {q,k,v}_proj.bias exist
   bool o_bias = false;                // o_proj.bias exists
+  bool sinks = false;                 // self_attn.sinks [q_heads] exists: joins the softmax denominator
   bool qk_norm = false;               // {q,k}_norm.weight [head_dim] exist
 
   // Norms
@@ -81,6 +82,12 @@ struct ModelConfig {
   // MLP, embedding, head
   Activation activation = Activation::kSilu;
   bool mlp_bias = false;              // {gate,up,down}_proj.bias exist
+
+  // Mixture of experts in place of every MLP, with biases; `intermediate` is an expert's
+  int32_t experts = 0;                // 0: none
+  int32_t experts_per_token = 0;      // 1..experts
+  ClampedSwiglu expert_activation;
+
   bool tied_embeddings = false;       // the head is model.embed_tokens.weight
   float embed_scale = 1.0f;           // multiplies embeddings; Gemma: sqrt(hidden) rounded to bfloat16
   float final_softcap = 0.0f;         // 0: none

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "model/expert_tensors.h"
 #include "weights/tensor.h"
 
 namespace tailrace {
@@ -32,11 +33,13 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<ModelTensor
     norm(attention + "k_norm", config.head_dim);
   }
   add_linear(attention + "o_proj", hidden, q_rows, config.o_bias, out);
+  if (config.sinks) out->push_back({attention + "sinks", {config.q_heads}});
   norm(prefix + "post_attention_layernorm", hidden);
   if (config.post_norms) {
     norm(prefix + "pre_feedforward_layernorm", hidden);
     norm(prefix + "post_feedforward_layernorm", hidden);
   }
+  if (config.experts > 0) return add_linear(mlp + "router", config.experts, hidden, true, out);
   add_linear(mlp + "gate_proj", config.intermediate, hidden, config.mlp_bias, out);
   add_linear(mlp + "up_proj", config.intermediate, hidden, config.mlp_bias, out);
   add_linear(mlp + "down_proj", hidden, config.intermediate, config.mlp_bias, out);
@@ -97,6 +100,13 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
   if (!unscaled.empty()) {
     const size_t more = unscaled.size() - 1;
     return bad("tensor " + unscaled[0] + (more > 0 ? ", and " + std::to_string(more) + " more like it" : ""));
+  }
+  for (int32_t layer = 0; config.experts > 0 && layer < config.layers; ++layer) {
+    for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown}) {
+      const Expected<ExpertSource> source = find_experts(checkpoint, config, layer, part);
+      if (!source) return bad(source.error().message());
+      used.insert({source->values.name, source->scales.name, source->bias.name});
+    }
   }
   std::vector<std::string> unused;
   std::map<std::string, size_t> unneeded;  // by kind and reason

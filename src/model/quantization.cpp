@@ -143,10 +143,14 @@ Expected<Quantization> parse_quantization(const nlohmann::json& object, const st
     read_fp8(object, fields, &out);
   } else if (method == "modelopt") {
     read_modelopt(fields, &out);
+  } else if (method == "mxfp4") {
+    out.fp8 = false;
+    out.mxfp4 = true;
+    ignore(fields, "modules_to_not_convert", &out);
   } else {
     fields.fault(StatusCode::kUnsupported,
                  "quant_method '" + printable(method) + "' is not supported (8-bit floats of compressed-tensors, fp8 " +
-                     "and modelopt are); use another checkpoint or a GGUF file");
+                     "and modelopt, and mxfp4 are); use another checkpoint or a GGUF file");
   }
   if (!fields.status().ok()) return fail(fields.status());
   return out;

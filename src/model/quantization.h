@@ -30,6 +30,7 @@ struct IgnoredModule {
 // F8_E4M3 matrices whose value is stored value * scale; activations are not quantised here, whatever the file proposes.
 struct Quantization {
   bool fp8 = false;
+  bool mxfp4 = false;        // no 8-bit matrices; those of experts are MXFP4, all else keeps 16 bits
   ScaleLayout layout = ScaleLayout::kTensor;
   std::string suffix;        // of the scales' tensor, after the matrix's name: "_scale" or "_scale_inv"
   bool with_head = false;    // lm_head is 8-bit too, unless ignored; else the checkpoint may choose

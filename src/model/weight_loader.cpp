@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "base/check.h"
 #include "model/model_tensors.h"
 #include "weights/dequantize.h"
+#include "weights/mxfp4.h"
 
 namespace tailrace {
 namespace {
@@ -24,11 +26,21 @@ int64_t cols_of(const TensorView& tensor) { return tensor.shape.back(); }
 // Of a dummy matrix's values: keeps activations finite through many layers.
 float dummy_deviation(int64_t cols) { return 1.0f / std::sqrt(static_cast<float>(cols)); }
 
-// Seeded normal values in the tensor's format, BF16 or F8_E4M3.
+// Seeded values in the tensor's format: BF16 or F8_E4M3, normal; MXFP4, all codes alike.
 std::vector<std::byte> dummy_values(const TensorView& tensor, float mean, float deviation, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(mean, deviation);
   std::vector<std::byte> bytes(tensor.bytes);
+  if (tensor.format == Format::kMXFP4) {
+    constexpr float kDeviationOfCodes = 2.93f;
+    const int exponent = std::clamp(static_cast<int>(std::lround(std::log2(deviation / kDeviationOfCodes))), -100, 100);
+    for (size_t at = 0; at < bytes.size(); at += 17) {
+      const uint64_t codes[2] = {random(), random()};
+      bytes[at] = static_cast<std::byte>(127 + exponent);
+      std::memcpy(bytes.data() + at + 1, codes, sizeof codes);
+    }
+    return bytes;
+  }
   for (size_t at = 0; at < bytes.size();) {
     const float value = normal(random);
     if (tensor.format == Format::kF8E4M3) {
@@ -78,7 +90,7 @@ WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& conf
     : checkpoint_(checkpoint),
       backend_(backend),
       device_(device),
-      quantization_(config.quantization),
+      config_(config),
       dummy_seed_(dummy_seed) {
   if (!dummy_seed_) return;
   for (const ModelTensor& tensor : model_tensors(config)) {
@@ -139,6 +151,41 @@ Weight WeightLoader::matrix(const std::string& name, const std::string& bias_nam
   return weight;
 }
 
+ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
+  Expected<ExpertSource> found = dummy_seed_ ? dummy_experts(config_, layer, part) : find_experts(checkpoint_, config_, layer, part);
+  if (found && !backend_.computes_experts()) {
+    found = fail(StatusCode::kUnsupported, std::string("the ") + backend_.name() +
+                                               " backend does not compute mixtures of experts; use --device cpu");
+  }
+  if (!found) {
+    fail_once(found.error());
+    return {};
+  }
+  const auto source = std::make_shared<const ExpertSource>(std::move(*found));
+  TensorView shape = expert_slice(source->values, source->experts, 0);
+  shape.format = source->format;
+  shape.shape = {source->rows, source->cols};
+  shape.bytes = stored_row_bytes(source->format, source->cols) * static_cast<size_t>(source->rows);
+  const auto bytes = backend_.packed_bytes(shape);
+  if (!bytes) {
+    fail_once(bytes.error());
+    return {};
+  }
+  const size_t stride = (*bytes + 63) / 64 * 64;
+  auto* memory = static_cast<std::byte*>(claim(stride * static_cast<size_t>(source->experts)));
+  auto* bias = static_cast<float*>(claim(sizeof(float) * static_cast<size_t>(source->experts * source->rows)));
+  bytes_by_format_[format_traits(source->format).name] += stride * static_cast<size_t>(source->experts);
+  bytes_by_format_["F32"] += sizeof(float) * static_cast<size_t>(source->experts * source->rows);
+  for (int64_t expert = 0; expert < source->experts; ++expert) {
+    jobs_.push_back({.tensor = shape, .packed = memory ? memory + stride * expert : nullptr, .bytes = shape.bytes,
+                     .source = source, .expert = expert});
+  }
+  jobs_.push_back({.tensor = source->bias, .values = bias, .bytes = source->bias.bytes, .source = source});
+  return {.first = {.format = source->format, .rows = source->rows, .cols = source->cols, .data = memory, .bias = bias},
+          .count = source->experts,
+          .stride = static_cast<int64_t>(stride)};
+}
+
 void WeightLoader::claim_scales(const std::string& name, Weight* weight) {
   const int64_t per_row = scales_per_row(quantization_, weight->cols);
   const size_t bytes = sizeof(float) * weight->rows * per_row;
@@ -181,12 +228,38 @@ Status WeightLoader::run_matrix(const TensorView& tensor, void* packed) const {
   return backend_.pack(tensor, packed);
 }
 
+Status WeightLoader::run_expert(const Job& job) const {
+  const ExpertSource& source = *job.source;
+  const TensorView values = expert_slice(source.values, source.experts, job.expert);
+  const TensorView scales = expert_slice(source.scales, source.experts, job.expert);
+  for (const TensorView* stored : {&values, &scales}) {
+    if (stored->bytes == 0) continue;
+    if (Status status = checkpoint_.prepare(*stored); !status.ok()) return status;
+  }
+  TensorView rows = job.tensor;
+  std::vector<std::byte> copied;
+  rows.data = values.data;
+  if (!source.in_place()) {
+    copied.resize(rows.bytes);
+    copy_expert(source, job.expert, copied.data());
+    rows.data = copied.data();
+  }
+  if (source.format == Format::kMXFP4) {
+    if (Status status = check_mxfp4(scales.bytes > 0 ? scales : rows, rows.data, rows.bytes); !status.ok()) return status;
+  }
+  if (Status status = backend_.pack(rows, job.packed); !status.ok()) return status;
+  checkpoint_.release(values);
+  if (scales.bytes > 0) checkpoint_.release(scales);
+  return {};
+}
+
 Status WeightLoader::run_values(const Job& job, std::vector<float> values) const {
   if (job.scaled_rows > 0) {
     const auto bad = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
     if (bad != values.end()) return bad_value(job.tensor, "scale", bad - values.begin());
     values = expand_scales(quantization_, values, job.scaled_rows, job.scaled_cols);
   }
+  if (job.source && !dummy_seed_) values = part_of_biases(*job.source, values);
   if (job.tensor.rope_interleaved) undo_pairwise_order(job.tensor.head_dim, &values);
   for (float& value : values) value += job.add;
   device_->upload(job.values, values.data(), sizeof(float) * values.size());
@@ -201,7 +274,7 @@ Status WeightLoader::run_dummy(const Job& job) const {
     return {};
   }
   TensorView tensor = job.tensor;
-  const uint64_t seed = std::hash<std::string>()(tensor.name) ^ *dummy_seed_;
+  const uint64_t seed = std::hash<std::string>()(job.source ? tensor.name + std::to_string(job.expert) : tensor.name) ^ *dummy_seed_;
   if (job.packed) {
     const float deviation =
         tensor.format == Format::kF8E4M3 ? kDummyFp8Deviation : dummy_deviation(cols_of(tensor));
@@ -212,7 +285,8 @@ Status WeightLoader::run_dummy(const Job& job) const {
     tensor.data = bytes.data();
     return run_matrix(tensor, job.packed);
   }
-  const std::vector<std::byte> bytes = dummy_values(tensor, 1.0f, 0.1f, seed);  // of a norm
+  const float mean = tensor.name.ends_with(".bias") ? 0.0f : 1.0f;  // of a norm
+  const std::vector<std::byte> bytes = dummy_values(tensor, mean, 0.1f, seed);
   std::vector<float> values(static_cast<size_t>(cols_of(tensor)));
   if (Status status = dequantize_row(tensor.format, bytes.data(), cols_of(tensor), values.data()); !status.ok()) {
     return status;
@@ -222,6 +296,7 @@ Status WeightLoader::run_dummy(const Job& job) const {
 
 Status WeightLoader::run(const Job& job) const {
   if (dummy_seed_) return run_dummy(job);
+  if (job.source && job.packed) return run_expert(job);
   const TensorView& tensor = job.tensor;
   if (Status status = checkpoint_.prepare(tensor); !status.ok()) return status;
   Status status;

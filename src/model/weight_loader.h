@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 #include "kernels/backend.h"
+#include "model/expert_tensors.h"
 #include "model/model_config.h"
 #include "weights/checkpoint.h"
 
@@ -27,6 +28,8 @@ class WeightLoader {
 
   // The matrix `name` [rows, cols] and its scales, with `bias_name` [rows] unless empty. Asked twice, packed once.
   Weight matrix(const std::string& name, const std::string& bias_name = "");
+  // One matrix of every expert of a layer, with its bias.
+  ExpertWeights experts(int32_t layer, ExpertPart part);
   // The vector `name` in fp32, `add` added to each value.
   const float* vector(const std::string& name, float add = 0.0f);
   // A constant of the architecture, not of the checkpoint.
@@ -48,6 +51,8 @@ class WeightLoader {
     float* values = nullptr;     // a vector's or those of a matrix's scales
     float add = 0.0f;
     size_t bytes = 0;
+    std::shared_ptr<const ExpertSource> source;  // `packed` is of its expert `expert`, or `values` are its biases
+    int64_t expert = 0;
     int64_t scaled_rows = 0, scaled_cols = 0;  // the matrix of which `tensor` holds the scales
   };
 
@@ -56,6 +61,7 @@ class WeightLoader {
   void claim_scales(const std::string& name, Weight* weight);
   Status run(const Job& job) const;
   Status run_dummy(const Job& job) const;
+  Status run_expert(const Job& job) const;
   Status run_matrix(const TensorView& tensor, void* packed) const;
   Status run_values(const Job& job, std::vector<float> values) const;
   void fail_once(Status status);
@@ -63,7 +69,8 @@ class WeightLoader {
   const Checkpoint& checkpoint_;
   const Backend& backend_;
   Device* device_;
-  const Quantization quantization_;
+  const ModelConfig config_;
+  const Quantization& quantization_ = config_.quantization;
   std::optional<uint64_t> dummy_seed_;
   std::map<std::string, TensorView> dummies_;
   std::map<std::string, Weight> matrices_;

@@ -24,6 +24,11 @@ constexpr Renaming kInLayer[] = {
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_gate_inp", "mlp.router"},
+    {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"},
+    {"ffn_down_exps", "mlp.experts.down_proj"},
 };
 
 // Gemma norms before and after both halves of a layer, so that the MLP's first norm has a name of its own.
@@ -56,6 +61,7 @@ std::string canonical_gguf_name(std::string_view name, std::string_view architec
   const size_t dot = rest.find('.');
   if (dot == std::string_view::npos) return std::string(name);
   const std::string_view layer = rest.substr(0, dot), part = rest.substr(dot + 1);
+  if (part == "attn_sinks" && suffix == ".weight") return "model.layers." + std::string(layer) + ".self_attn.sinks";
   std::string_view renamed;
   if (architecture.starts_with("gemma")) renamed = lookup(kInGemmaLayer, part);
   if (renamed.empty()) renamed = lookup(kInLayer, part);

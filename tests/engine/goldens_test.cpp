@@ -29,6 +29,10 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
                          // the worst mean is 0.0131, two rows of fp8_block in a mixed step; of all others 0.0092.
                          {"cuda", "", 0.1, 0.015}};
 
+// The CPU backend multiplies MXFP4 with activations in int8: mean 0.0129 of the spread. The largest, 0.41, is a token for which
+// an expert's choice was close: another one is a step in the function, whatever the precision.
+constexpr Way kInt8{"cpu", "", 0.6, 0.02};
+
 double spread(const std::vector<float>& values) {
   double sum = 0, squares = 0;
   for (float v : values) sum += v, squares += double{v} * v;
@@ -58,6 +62,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
     golden_ = load_golden(std::get<0>(GetParam()));
     EngineSetup setup = test_setup(golden_.directory, way().backend);
     if (std::string(way().backend) == "cuda") {
+      if (is_moe()) GTEST_SKIP() << "the CUDA backend does not compute mixtures of experts";
       const auto device = decide_device("cuda", 0);
       if (!device) GTEST_SKIP() << device.error().message();
       setup.device_kind = "cuda";
@@ -73,11 +78,17 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   void TearDown() override {
     if (!restore_.empty()) cpu::set_isa_for_test(restore_.c_str());
   }
+  static bool is_moe() { return std::string(std::get<0>(GetParam())).starts_with("gpt_oss"); }
   static const Way& way() { return kWays[std::get<1>(GetParam())]; }
 
+  // What is asked of this model.
+  static const Way& tolerance() {
+    const bool int8 = std::string(way().backend) == "cpu" && std::string(std::get<0>(GetParam())) == "gpt_oss";
+    return int8 ? kInt8 : way();
+  }
   void expect_close(const Error& error) {
-    EXPECT_LE(error.max, way().max_error);
-    EXPECT_LE(error.sum / static_cast<double>(error.count), way().mean_error);
+    EXPECT_LE(error.max, tolerance().max_error);
+    EXPECT_LE(error.sum / static_cast<double>(error.count), tolerance().mean_error);
     std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.sum / static_cast<double>(error.count));
   }
 
@@ -158,14 +169,14 @@ TEST_P(Goldens, logits_of_a_mixed_step) {
 TEST_P(Goldens, greedy_continuation) {
   int forced = 0, total = 0;
   for (const GoldenPrompt& prompt : golden_.prompts) {
-    const double tolerance = way().max_error * spread(prompt.logits);
+    const double unit = tolerance().max_error * spread(prompt.logits);
     driver_->restart(0);
     driver_->extend(0, prompt.ids);
     for (size_t i = 0; i < prompt.greedy.size(); ++i, ++total) {
       const std::vector<float> logits = driver_->run()[0];
       const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
       if (best != prompt.greedy[i]) {
-        EXPECT_LE(prompt.margins[i], 2 * tolerance) << "token " << i;
+        EXPECT_LE(prompt.margins[i], 2 * unit) << "token " << i;
         ++forced;
       }
       driver_->decode(0, prompt.greedy[i]);
@@ -183,6 +194,8 @@ std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, int
 INSTANTIATE_TEST_SUITE_P(Models, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenModels), ::testing::Range(0, 5)),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(Fp8, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenFp8), ::testing::Range(0, 5)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Moe, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenMoe), ::testing::Range(0, 5)),
                          case_name);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Contract 4: the same answer on every path, on random checkpoints of three architectures. The reference is each request
+// Contract 4: the same answer on every path, on random checkpoints of four architectures. The reference is each request
 // alone, in one chunk, without cache and overlap.
 #include "ids/same_answer.h"
 
@@ -20,6 +20,7 @@ class Subject {
   explicit Subject(const std::string& name) {
     nlohmann::json config = name == "gemma3" ? tiny_gemma3_config() : tiny_llama_config();
     if (name == "qwen3") config = tiny_qwen3_config();
+    if (name == "gpt_oss") config = tiny_gpt_oss_config();
     write_random_checkpoint(dir_.path(), config, 11);
     TestEngine engine(reference_setup());
     plain_answers = run_alone(engine, plain);
@@ -185,7 +186,7 @@ TEST_P(SameAnswer, on_streams_with_random_delays) {
   expect_same(subject().varied, subject().varied_answers, all_at_once(engine));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, SameAnswer, ::testing::Values("llama", "qwen3", "gemma3"),
+INSTANTIATE_TEST_SUITE_P(Models, SameAnswer, ::testing::Values("llama", "qwen3", "gemma3", "gpt_oss"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -48,6 +48,26 @@ nlohmann::json tiny_config() {
           {"eos_token_id", 1},        {"bos_token_id", nullptr}};
 }
 
+// In the spelling of 16 bits: x from the left, rows of gate and up in turn.
+void add_random_experts(const ModelConfig& config, std::mt19937_64& random, CheckpointWriter* writer) {
+  std::normal_distribution<double> normal;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, double deviation) {
+    int64_t count = 1;
+    for (int64_t extent : shape) count *= extent;
+    std::vector<float> values(count);
+    for (float& value : values) value = static_cast<float>(deviation * normal(random));
+    writer->add(name, shape, values);
+  };
+  const int64_t experts = config.experts, hidden = config.hidden, rows = config.intermediate;
+  for (int32_t layer = 0; experts > 0 && layer < config.layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    add(prefix + "gate_up_proj", {experts, hidden, 2 * rows}, 1.5 / std::sqrt(hidden));
+    add(prefix + "gate_up_proj_bias", {experts, 2 * rows}, 0.3);
+    add(prefix + "down_proj", {experts, rows, hidden}, 1 / std::sqrt(rows));
+    add(prefix + "down_proj_bias", {experts, hidden}, 0.3);
+  }
+}
+
 }  // namespace
 
 void CheckpointWriter::add(const std::string& name, const std::vector<int64_t>& shape,
@@ -95,6 +115,15 @@ nlohmann::json tiny_llama_config() {
   return config;
 }
 
+nlohmann::json tiny_gpt_oss_config() {
+  nlohmann::json config = tiny_config();
+  config.update({{"architectures", {"GptOssForCausalLM"}}, {"model_type", "gpt_oss"}, {"num_hidden_layers", 4},
+                 {"sliding_window", 24}, {"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"swiglu_limit", 1.5},
+                 {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}, {"truncate", false},
+                                   {"original_max_position_embeddings", 512}}}});
+  return config;
+}
+
 nlohmann::json tiny_qwen3_config() {
   nlohmann::json config = tiny_config();
   config.update({{"architectures", {"Qwen3ForCausalLM"}}, {"model_type", "qwen3"}, {"hidden_act", "silu"}});
@@ -129,6 +158,7 @@ void write_random_checkpoint(const std::string& path, const nlohmann::json& conf
     for (float& value : values) value = static_cast<float>(spread.mean + spread.deviation * normal(random));
     writer.add(tensor.name, tensor.shape, values);
   }
+  add_random_experts(*parsed, random, &writer);
   writer.write(path, config);
 }
 

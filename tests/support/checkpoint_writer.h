@@ -40,6 +40,9 @@ nlohmann::json tiny_qwen3_config();
 // 4 layers, sliding windows of 32 keys but for the last layer: two KV groups.
 nlohmann::json tiny_gemma3_config();
 
+// 4 layers, every other one with a window of 24 keys; sinks; 8 experts, 2 a token.
+nlohmann::json tiny_gpt_oss_config();
+
 // Seeded random weights for every tensor that `config` asks for, scaled so that attention matters: scores spread by
 // several units and the output of attention is as large as the embedding, so that a wrong key changes the answer.
 void write_random_checkpoint(const std::string& path, const nlohmann::json& config, uint64_t seed, bool bf16 = true);

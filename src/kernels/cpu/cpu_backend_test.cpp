@@ -282,7 +282,7 @@ TEST(CpuBackend, refuses_what_it_cannot_compute) {
   blocks = {AttentionBlock{.q_heads = 5, .kv_heads = 2, .head_dim = 32}};
   EXPECT_EQ(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(create_reference_backend({})->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(backend->decisions().size(), 6u);
+  EXPECT_EQ(backend->decisions().size(), 7u);
 }
 
 TEST(CpuBackend, scratch_does_not_grow_with_the_context) {

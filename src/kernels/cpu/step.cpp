@@ -18,6 +18,17 @@ void add_input(StepShape& shape, const Weight& weight) {
   bytes = std::max(bytes, static_cast<int64_t>(input_bytes(kind, 1, weight.cols)));
 }
 
+void add_moe(StepShape& shape, const MoeBlock& moe) {
+  add_input(shape, moe.router);
+  add_input(shape, moe.gate.first);
+  add_input(shape, moe.up.first);
+  for (const ExpertWeights* experts : {&moe.gate, &moe.up, &moe.down}) {
+    const InputKind kind = input_kind(experts->first.format);
+    int64_t& bytes = shape.expert_input_bytes[static_cast<int>(kind)];
+    bytes = std::max(bytes, static_cast<int64_t>(input_bytes(kind, 1, experts->first.cols)));
+  }
+}
+
 void add_rope(StepShape& shape, const Rope& rope) {
   if (rope.rotary_dim == 0) return;
   const auto same = [&](const Rope& r) { return r.id == rope.id; };
@@ -59,6 +70,8 @@ Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits
     } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
       for (const Weight* weight : {&mlp->gate, &mlp->up, &mlp->down}) add_input(shape, *weight);
       shape.has_post_norm |= mlp->post_norm.weight != nullptr;
+    } else if (const auto* moe = std::get_if<MoeBlock>(&block)) {
+      add_moe(shape, *moe);
     } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
       add_input(shape, head->head);
       if (head->head.rows < limits.vocab) return fail(invalid("head: fewer rows than the vocabulary"));
@@ -66,6 +79,27 @@ Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits
   }
   return shape;
 }
+
+namespace {
+
+MoeScratch take_moe(ArenaCursor& arena, const StepShape& shape) {
+  const BlockWidths& w = shape.widths;
+  const int64_t tokens = std::min<int64_t>(shape.limits.max_step_tokens, kMoeTokens), entries = tokens * w.top_k;
+  MoeScratch moe;
+  moe.logits = arena.take<float>(tokens * w.experts);
+  moe.weights = arena.take<float>(entries);
+  moe.ids = arena.take<int32_t>(entries);
+  moe.entry = arena.take<int32_t>(entries);
+  moe.token = arena.take<int32_t>(entries);
+  moe.first = arena.take<int32_t>(w.experts + 1);
+  moe.chunks = arena.take<int32_t>(3 * (w.experts + entries / kTaskTokens));
+  for (int i = 0; i < kNumInputKinds; ++i) moe.inputs[i] = arena.take<std::byte>(entries * shape.expert_input_bytes[i]);
+  moe.gated = arena.take<float>(entries * w.expert_rows);
+  moe.y = arena.take<float>(w.top_k > 0 ? entries * w.hidden : 0);
+  return moe;
+}
+
+}  // namespace
 
 StepScratch::StepScratch(void* base, const StepShape& shape) {
   ArenaCursor arena(base);
@@ -79,6 +113,7 @@ StepScratch::StepScratch(void* base, const StepShape& shape) {
   for (int i = 0; i < kNumInputKinds; ++i) {
     inputs[i] = arena.take<std::byte>(std::max(tokens, rows) * shape.input_bytes_per_token[i]);
   }
+  moe = take_moe(arena, shape);
   rope_stride = 0;
   for (const Rope& rope : shape.ropes) rope_stride = std::max(rope_stride, tokens * rope.rotary_dim);
   cos_sin = arena.take<float>(rope_stride * static_cast<int64_t>(shape.ropes.size()));

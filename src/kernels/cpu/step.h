@@ -25,6 +25,7 @@ struct StepShape {
   bool has_post_norm = false;
   int64_t input_bytes_per_token[kNumInputKinds] = {};  // the widest activation of each kind
   std::vector<Rope> ropes;                             // one per distinct id
+  int64_t expert_input_bytes[kNumInputKinds] = {};     // the same of what experts multiply
   struct Group {                                       // geometry of a KV group's attention blocks
     int32_t q_heads = 0, kv_heads = 0, head_dim = 0, window = 0;
   };
@@ -36,6 +37,22 @@ struct StepShape {
 Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits, const BackendOptions& options,
                                int threads);
 
+inline constexpr int64_t kMoeTokens = 512;  // of a mixture at a time: bounds its scratch, and is enough for every expert to be read once
+
+// Of up to kMoeTokens tokens. An entry is a token at one of its experts; entries are ordered by expert.
+struct MoeScratch {
+  float* logits;                      // [tokens, experts] of the router
+  float* weights;                     // [tokens, top_k]
+  int32_t* ids;                       // [tokens, top_k]: experts, largest logit first
+  int32_t* entry;                     // [tokens, top_k]: where that entry lies
+  int32_t* token;                     // [entries]
+  int32_t* first;                     // [experts + 1]: entries of each expert
+  int32_t* chunks;                    // [chunks, 3]: expert, first entry, end
+  std::byte* inputs[kNumInputKinds];  // [entries]: what gate and up multiply, then what down does
+  float* gated;                       // [entries, expert_rows]
+  float* y;                           // [entries, hidden]
+};
+
 struct StepScratch {
   float* x;              // [tokens, hidden] residual stream
   float* qkv;            // [tokens, qkv]
@@ -43,6 +60,7 @@ struct StepScratch {
   float* gated;          // [tokens, intermediate]
   float* y;              // [tokens, hidden] where a post norm needs a whole row; else null
   std::byte* inputs[kNumInputKinds];  // activations in the form that a weight format multiplies
+  MoeScratch moe;
   float* cos_sin;        // [ropes][tokens][rotary_dim]: cos, then sin
   int64_t rope_stride;   // floats from one rope's table to the next
   int32_t* token_row;    // [tokens]
@@ -102,6 +120,7 @@ void run_block(const Step& step, const AttnInBlock& block);
 void run_block(const Step& step, const AttentionBlock& block);
 void run_block(const Step& step, const AttnOutBlock& block);
 void run_block(const Step& step, const MlpBlock& block);
+void run_block(const Step& step, const MoeBlock& block);
 void run_block(const Step& step, const HeadBlock& block);
 
 // Samples the rows that sample, in parallel: ids to batch.sampled and to the token log.

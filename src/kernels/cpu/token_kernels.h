@@ -84,6 +84,21 @@ void gate(Activation activation, const float* gate, const float* up, int64_t n, 
   }
 }
 
+void swiglu(const ClampedSwiglu& activation, const float* gate, const float* up, int64_t n, float* out) {
+  const V limit = splat(activation.limit);
+  const float alpha = activation.alpha;
+  map2(gate, up, n, out, [&](V g, V u) {
+    g = g < limit ? g : limit;
+    u = u < limit ? u : limit;
+    u = u > -limit ? u : -limit;
+    return g * sigmoid(alpha * g) * (u + 1.0f);
+  });
+}
+
+void add_scaled(float w, const float* y, int64_t n, float* x) {
+  map2(x, y, n, x, [&](V a, V b) { return a + w * b; });
+}
+
 void add(const float* y, int64_t n, float* x) {
   map2(x, y, n, x, [](V a, V b) { return a + b; });
 }

@@ -15,7 +15,10 @@ struct TokenKernels {
   void (*rope)(float* head, const float* cos, const float* sin, int64_t half);
   // out[i] = act(gate[i]) * up[i].
   void (*gate)(Activation activation, const float* gate, const float* up, int64_t n, float* out);
+  // out[i] = act(gate[i], up[i]).
+  void (*swiglu)(const ClampedSwiglu& activation, const float* gate, const float* up, int64_t n, float* out);
   void (*add)(const float* y, int64_t n, float* x);             // x += y
+  void (*add_scaled)(float w, const float* y, int64_t n, float* x);  // x += w y
   void (*softcap)(float cap, int64_t n, float* x);              // x = cap * tanh(x / cap)
   void (*round_bf16)(const float* x, int64_t n, uint16_t* out);  // as bf16_round
 };

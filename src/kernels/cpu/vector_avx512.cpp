@@ -12,7 +12,7 @@ const AttentionKernels* attention_avx512() {
   return &kKernels;
 }
 const TokenKernels* token_avx512() {
-  static constexpr TokenKernels kKernels{rms_norm, rope, gate, add, softcap, round_bf16};
+  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, add, add_scaled, softcap, round_bf16};
   return &kKernels;
 }
 }  // namespace tailrace::cpu

@@ -8,7 +8,7 @@ const AttentionKernels* attention_portable() {
   return &kKernels;
 }
 const TokenKernels* token_portable() {
-  static constexpr TokenKernels kKernels{rms_norm, rope, gate, add, softcap, round_bf16};
+  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, add, add_scaled, softcap, round_bf16};
   return &kKernels;
 }
 }  // namespace tailrace::cpu

@@ -47,6 +47,7 @@ class CudaBackend : public Backend {
     return true;
   }
 
+  bool computes_experts() const override { return false; }
   size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
     device_.make_current();
     const auto shape = cuda_shape(blocks, limits, attention_, options_);

@@ -279,6 +279,10 @@ void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cud
   residual(b.down, b.post_norm, scratch_->gated, gated_order, step, index, stream);
 }
 
+void CudaBlocks::run(const MoeBlock&, const StepShape&, size_t, cudaStream_t) {
+  CHECK_MSG(false, "cuda_shape refuses mixtures of experts");
+}
+
 void CudaBlocks::run(const HeadBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
   LinearParams p{.matrix = {}, .x = scratch_->last, .tokens = step.num_rows, .out = scratch_->logits,
                  .out_stride = shape_->logits_stride, .softcap = b.softcap};

@@ -41,6 +41,7 @@ class CudaBlocks {
   void run(const AttentionBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const AttnOutBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const MlpBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const MoeBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run_decode(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);
   void run_extend(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);

@@ -42,6 +42,7 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
   };
   int launches[kMaxKvGroups] = {};
   for (const LayerBlock& block : blocks) {
+    if (std::holds_alternative<MoeBlock>(block)) return refuse("mixtures of experts");
     for_each_product(block, count);
     if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
       s.has_post_norm |= out->post_norm.weight != nullptr;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/bf16.h"
@@ -88,6 +90,25 @@ void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, in
     for (int d = 0; d < block.head_dim; ++d) sums[static_cast<size_t>(d)] += weight * bf16_value(v[d]);
   }
   for (int d = 0; d < block.head_dim; ++d) out[d] = static_cast<float>(sums[static_cast<size_t>(d)] / denominator);
+}
+
+void route(const float* logits, int64_t experts, int64_t top_k, int32_t* ids, float* weights) {
+  std::vector<int32_t> order(static_cast<size_t>(experts));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  double sum = 0;
+  for (int64_t i = 0; i < top_k; ++i) {
+    ids[i] = order[static_cast<size_t>(i)];
+    sum += std::exp(static_cast<double>(logits[ids[i]]) - logits[ids[0]]);
+  }
+  for (int64_t i = 0; i < top_k; ++i) {
+    weights[i] = static_cast<float>(std::exp(static_cast<double>(logits[ids[i]]) - logits[ids[0]]) / sum);
+  }
+}
+
+float clamped_swiglu(const ClampedSwiglu& activation, float gate, float up) {
+  const double limit = activation.limit, g = std::min<double>(gate, limit), u = std::clamp<double>(up, -limit, limit);
+  return static_cast<float>(g / (1.0 + std::exp(-activation.alpha * g)) * (u + 1.0));
 }
 
 float activate(Activation activation, float x) {

@@ -30,6 +30,10 @@ void write_kv(const KvGroupView& kv, int64_t layer, int64_t slot, int64_t positi
 void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, int64_t position, int64_t q_head,
             const float* q, float* out);
 
+// The top_k largest of logits [experts], largest first, ties to the lower id, and their softmax: ids, weights [top_k].
+void route(const float* logits, int64_t experts, int64_t top_k, int32_t* ids, float* weights);
+
+float clamped_swiglu(const ClampedSwiglu& activation, float gate, float up);
 float activate(Activation activation, float x);
 float softcap(float cap, float x);  // cap 0: x
 

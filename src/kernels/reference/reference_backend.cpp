@@ -15,7 +15,8 @@ namespace {
 
 // Working arrays of a step, all fp32.
 struct Scratch {
-  float *x, *normed, *q, *k, *v, *attended, *gate, *up, *y, *weight_row, *logits;
+  float *x, *normed, *q, *k, *v, *attended, *gate, *up, *y, *weight_row, *logits, *router, *expert_weights;
+  int32_t* expert_ids;
   std::byte* sampler;
   size_t bytes;
 
@@ -28,8 +29,12 @@ struct Scratch {
     k = arena.take<float>(tokens * w.qkv);
     v = arena.take<float>(tokens * w.qkv);
     attended = arena.take<float>(tokens * w.q);
-    gate = arena.take<float>(tokens * w.intermediate);
-    up = arena.take<float>(tokens * w.intermediate);
+    const int64_t gated = std::max(tokens * w.intermediate, w.expert_rows);
+    gate = arena.take<float>(gated);
+    up = arena.take<float>(gated);
+    router = arena.take<float>(w.experts);
+    expert_weights = arena.take<float>(w.top_k);
+    expert_ids = arena.take<int32_t>(w.top_k);
     y = arena.take<float>(tokens * w.hidden);
     weight_row = arena.take<float>(w.max_cols);
     logits = arena.take<float>(limits.max_rows * w.vocab);
@@ -203,6 +208,28 @@ class ReferenceBackend : public HostBackend {
     }
     reference::matmul(block.down, s.gate, batch.num_tokens, s.y, widths_.hidden, s.weight_row);
     add_to_residual(block.post_norm, batch.num_tokens);
+  }
+
+  void run(const MoeBlock& block, const Batch& batch) {
+    const Scratch& s = *scratch_;
+    const int64_t hidden = widths_.hidden;
+    norm_tokens(block.norm, s.x, batch.num_tokens, hidden, s.normed);
+    for (int64_t token = 0; token < batch.num_tokens; ++token) {
+      const float* input = s.normed + token * hidden;
+      reference::matmul(block.router, input, 1, s.router, block.router.rows, s.weight_row);
+      reference::route(s.router, block.router.rows, block.top_k, s.expert_ids, s.expert_weights);
+      for (int i = 0; i < block.top_k; ++i) add_expert(block, s.expert_ids[i], s.expert_weights[i], input, s.x + token * hidden);
+    }
+  }
+
+  void add_expert(const MoeBlock& block, int64_t expert, float weight, const float* input, float* x) {
+    const Scratch& s = *scratch_;
+    const int64_t rows = block.gate.first.rows;
+    reference::matmul(block.gate.of(expert), input, 1, s.gate, rows, s.weight_row);
+    reference::matmul(block.up.of(expert), input, 1, s.up, rows, s.weight_row);
+    for (int64_t i = 0; i < rows; ++i) s.gate[i] = reference::clamped_swiglu(block.activation, s.gate[i], s.up[i]);
+    reference::matmul(block.down.of(expert), s.gate, 1, s.y, widths_.hidden, s.weight_row);
+    for (int64_t i = 0; i < widths_.hidden; ++i) x[i] += weight * s.y[i];
   }
 
   void run(const HeadBlock& block, const Batch& batch) {

@@ -1,0 +1,147 @@
+// The three spellings of experts' matrices, and what a broken checkpoint is told.
+#include "model/expert_tensors.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "weights/dequantize.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kExperts = 3, kRows = 2, kHidden = 32, kWidth = 2;
+const std::string kPrefix = "model.layers.0.mlp.experts.";
+
+ModelConfig tiny_config(bool mxfp4) {
+  ModelConfig config;
+  config.experts = kExperts;
+  config.experts_per_token = 1;
+  config.hidden = kHidden;
+  config.intermediate = kWidth;
+  config.layers = 1;
+  config.quantization.mxfp4 = mxfp4;
+  return config;
+}
+
+class ExpertTensors : public ::testing::Test {
+ protected:
+  ExpertTensors() {
+    std::string pattern = (fs::temp_directory_path() / "tailrace-experts-XXXXXX").string();
+    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  ~ExpertTensors() override { fs::remove_all(folder_); }
+
+  void add(const std::string& name, const char* type, const std::vector<int64_t>& shape, const std::string& data) {
+    const size_t begin = data_.size();
+    data_ += data;
+    header_[kPrefix + name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
+  }
+  void add_bf16(const std::string& name, const std::vector<int64_t>& shape) {  // 0, 1, 2, ... as bf16
+    std::string data;
+    int64_t count = 1;
+    for (int64_t extent : shape) count *= extent;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto value = static_cast<float>(i);
+      data.append(reinterpret_cast<const char*>(&value) + 2, 2);
+    }
+    add(name, "BF16", shape, data);
+  }
+  // Gate and up in MXFP4: byte i of the blocks is i, scale i of the scales is 100 + i.
+  void add_mxfp4(int64_t scale_rows = 2 * kRows) {
+    std::string blocks, scales;
+    for (int i = 0; i < kExperts * 2 * kRows * 16; ++i) blocks += static_cast<char>(i);
+    for (int i = 0; i < kExperts * scale_rows; ++i) scales += static_cast<char>(100 + i);
+    add("gate_up_proj_blocks", "U8", {kExperts, 2 * kRows, 1, 16}, blocks);
+    add("gate_up_proj_scales", "U8", {kExperts, scale_rows, 1}, scales);
+    add_bf16("gate_up_proj_bias", {kExperts, 2 * kRows});
+  }
+  std::shared_ptr<Checkpoint> open() {
+    const std::string text = header_.dump();
+    const uint64_t length = text.size();
+    std::ofstream(folder_ / "model.safetensors", std::ios::binary)
+        << std::string(reinterpret_cast<const char*>(&length), 8) << text << data_;
+    std::ofstream(folder_ / "config.json") << "{}";
+    const auto checkpoint = Checkpoint::open(folder_.string());
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message();
+    return *checkpoint;
+  }
+  std::string error(ExpertPart part, bool mxfp4 = true) {
+    const auto found = find_experts(*open(), tiny_config(mxfp4), 0, part);
+    return found ? "found" : found.error().message();
+  }
+
+  fs::path folder_;
+  nlohmann::ordered_json header_ = nlohmann::ordered_json::object();
+  std::string data_;
+};
+
+TEST_F(ExpertTensors, mxfp4_rows_of_gate_and_up_take_turns) {
+  add_mxfp4();
+  const auto checkpoint = open();
+  for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp}) {
+    const auto source = find_experts(*checkpoint, tiny_config(true), 0, part);
+    ASSERT_TRUE(source.has_value()) << source.error().message();
+    EXPECT_EQ(source->format, Format::kMXFP4);
+    EXPECT_FALSE(source->in_place());
+    for (int expert = 0; expert < kExperts; ++expert) {
+      std::byte rows[kRows * 17];
+      copy_expert(*source, expert, rows);
+      for (int row = 0; row < kRows; ++row) {
+        const int stored = expert * 2 * kRows + 2 * row + (part == ExpertPart::kUp);
+        EXPECT_EQ(static_cast<int>(rows[row * 17]), 100 + stored);
+        float values[32];
+        ASSERT_TRUE(dequantize_row(Format::kMXFP4, rows + row * 17, 32, values).ok());
+        const float scale = std::ldexp(0.5f, 100 + stored - 127);
+        for (int k = 0; k < 32; ++k) {
+          const int byte = (stored * 16 + k / 2) & 255, nibble = k % 2 == 0 ? byte & 15 : byte >> 4;
+          EXPECT_EQ(values[k], scale * static_cast<float>(kE2M1Twice[nibble])) << row << " " << k;
+        }
+      }
+    }
+    const auto bias = part_of_biases(*source, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+    EXPECT_EQ(bias, part == ExpertPart::kGate ? (std::vector<float>{0, 2, 4, 6, 8, 10}) : (std::vector<float>{1, 3, 5, 7, 9, 11}));
+  }
+}
+
+TEST_F(ExpertTensors, bf16_is_turned) {
+  add_bf16("gate_up_proj", {kExperts, kHidden, 2 * kWidth});
+  add_bf16("gate_up_proj_bias", {kExperts, 2 * kWidth});
+  const auto checkpoint = open();
+  const auto source = find_experts(*checkpoint, tiny_config(false), 0, ExpertPart::kUp);
+  ASSERT_TRUE(source.has_value()) << source.error().message();
+  std::vector<std::byte> rows(kWidth * kHidden * 2);
+  copy_expert(*source, 1, rows.data());
+  std::vector<float> values(kWidth * kHidden);
+  ASSERT_TRUE(dequantize_row(Format::kBF16, rows.data(), kWidth * kHidden, values.data()).ok());
+  for (int row = 0; row < kWidth; ++row) {
+    for (int k = 0; k < kHidden; ++k) EXPECT_EQ(values[row * kHidden + k], (kHidden + k) * 2 * kWidth + 2 * row + 1);
+  }
+}
+
+TEST_F(ExpertTensors, what_is_wrong_is_named) {
+  EXPECT_EQ(error(ExpertPart::kGate), "missing tensors: " + kPrefix + "gate_up_proj_blocks");
+  EXPECT_EQ(error(ExpertPart::kDown, false), "missing tensors: " + kPrefix + "down_proj");
+}
+
+TEST_F(ExpertTensors, scales_must_fit) {
+  add_mxfp4(2 * kRows + 1);
+  EXPECT_EQ(error(ExpertPart::kGate),
+            "misshapen tensors: " + kPrefix + "gate_up_proj_scales has the shape [3, 5, 1] instead of [3, 4, 1]");
+}
+
+TEST_F(ExpertTensors, blocks_without_scales_or_of_another_type) {
+  std::string blocks(kExperts * 2 * kRows * 16, 'x');
+  add("gate_up_proj_blocks", "U8", {kExperts, 2 * kRows, 1, 16}, blocks);
+  EXPECT_EQ(error(ExpertPart::kGate, false), "missing tensors: " + kPrefix + "gate_up_proj_scales");
+  add_bf16("gate_up_proj_scales", {kExperts, 2 * kRows, 1});
+  EXPECT_EQ(error(ExpertPart::kGate), "tensor " + kPrefix + "gate_up_proj_scales is BF16 instead of U8");
+}
+
+}  // namespace
+}  // namespace tailrace
