@@ -114,6 +114,29 @@ TEST(CpuBackend, every_instruction_set_equals_the_reference) {
   EXPECT_TRUE(cpu::set_isa_for_test(best.c_str()));
 }
 
+// Five experts, rows that are no whole tiles where the format allows it; the last step takes two passes of kMoeTokens.
+TEST(CpuBackend, mixtures_of_experts_equal_the_reference) {
+  Steps steps = kMixedSteps;
+  steps.push_back({{6, 300, 300}, {7, 290, 290}});
+  const std::string best = cpu::isa_name();
+  for (const char* isa : {"portable", "avx2", "avx512_vnni"}) {
+    if (!cpu::set_isa_for_test(isa)) continue;
+    SCOPED_TRACE(isa);
+    for (const Format format : {Format::kF32, Format::kBF16}) {
+      const TinyConfig config{.format = format, .down_format = format, .intermediate = 72, .sinks = true, .experts = 5};
+      expect_equal_to_reference(config, cpu_backend(), steps, tolerance_of(format));
+    }
+    const TinyConfig one{.intermediate = 40, .experts = 3, .top_k = 1}, all{.intermediate = 40, .experts = 3, .top_k = 3};
+    for (const TinyConfig& config : {one, all}) expect_equal_to_reference(config, cpu_backend(3), kMixedSteps, 2e-3);
+    const TinyConfig mxfp4{.format = Format::kMXFP4, .down_format = Format::kMXFP4, .experts = 5};
+    const TinyConfig unlike{.format = Format::kBF16, .down_format = Format::kMXFP4, .experts = 5};
+    for (const TinyConfig& config : {mxfp4, unlike}) {
+      expect_equal_to_reference(config, cpu_backend(), kMixedSteps, tolerance_of(Format::kMXFP4));
+    }
+  }
+  EXPECT_TRUE(cpu::set_isa_for_test(best.c_str()));
+}
+
 TEST(CpuBackend, random_mixed_batches_equal_the_reference) {
   std::mt19937_64 rng(17);
   for (int trial = 0; trial < 6; ++trial) {
@@ -159,16 +182,27 @@ TEST(CpuBackend, the_same_answer_alone_batched_mixed_and_chunked) {
 }
 
 TEST(CpuBackend, the_same_steps_twice_are_bitwise_equal_and_with_fixed_splits_for_any_thread_count) {
-  const TinyConfig config{.format = Format::kQ4_1, .down_format = Format::kQ4_1, .head_format = Format::kQ8_0};
-  std::vector<std::vector<float>> all[4];
-  const int threads[] = {2, 2, 1, 3};
-  for (int run = 0; run < 4; ++run) {
-    BackendHarness h(config, cpu_backend(threads[run], false, 2), 5);
-    for (const auto& step : kMixedSteps) {
-      for (auto& logits : h.step(step)) all[run].push_back(logits);
+  const TinyConfig dense{.format = Format::kQ4_1, .down_format = Format::kQ4_1, .head_format = Format::kQ8_0};
+  const TinyConfig moe{.format = Format::kMXFP4, .down_format = Format::kMXFP4, .experts = 5};
+  for (const TinyConfig& config : {dense, moe}) {
+    std::vector<std::vector<float>> all[4];
+    const int threads[] = {2, 2, 1, 3};
+    for (int run = 0; run < 4; ++run) {
+      BackendHarness h(config, cpu_backend(threads[run], false, 2), 5);
+      for (const auto& step : kMixedSteps) {
+        for (auto& logits : h.step(step)) all[run].push_back(logits);
+      }
     }
+    for (const auto& run : all) EXPECT_EQ(run, all[0]);
   }
-  for (const auto& run : all) EXPECT_EQ(run, all[0]);
+}
+
+// Decode rows alone and among others: the mixture gives each token the same bits (its attention is unsplit here).
+TEST(CpuBackend, a_token_s_experts_do_not_depend_on_its_neighbours) {
+  const TinyConfig config{.format = Format::kMXFP4, .down_format = Format::kMXFP4, .layers = 1, .experts = 5};
+  BackendHarness together(config, cpu_backend(2, false, 1), 5), apart(config, cpu_backend(1, false, 1), 5);
+  const auto logits = together.step({{0, 1, 1}, {1, 1, 1}, {2, 1, 1}, {3, 40, 40}});
+  for (int32_t slot = 0; slot < 3; ++slot) EXPECT_EQ(apart.step({{slot, 1, 1}})[0], logits[static_cast<size_t>(slot)]) << slot;
 }
 
 TEST(CpuBackend, greedy_tokens_enter_the_log_and_the_output_ring) {
@@ -282,6 +316,14 @@ TEST(CpuBackend, refuses_what_it_cannot_compute) {
   blocks = {AttentionBlock{.q_heads = 5, .kv_heads = 2, .head_dim = 32}};
   EXPECT_EQ(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(create_reference_backend({})->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
+  MoeBlock moe;
+  moe.router.rows = 3, moe.router.cols = 32, moe.top_k = 4;
+  moe.gate.count = moe.up.count = moe.down.count = 3;
+  blocks = {moe};
+  EXPECT_NE(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).message().find("top_k"), std::string::npos);
+  moe.top_k = 2, moe.down.count = 2;
+  blocks = {moe};
+  EXPECT_NE(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).message().find("number of experts"), std::string::npos);
   EXPECT_EQ(backend->decisions().size(), 7u);
 }
 

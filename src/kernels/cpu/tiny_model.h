@@ -21,6 +21,7 @@ struct TinyConfig {
   bool bias = false, qk_norm = false, post_norm = false, gelu = false, sinks = false;
   float attention_softcap = 0, final_softcap = 0;
   int window = 0;         // of the odd layers, which then form group 1
+  int experts = 0, top_k = 2;  // a mixture in place of the MLP
   int window_head_dim = 0;  // of group 1, where it differs
 };
 
@@ -123,6 +124,7 @@ class TinyModel {
                                     1.0f / std::sqrt(static_cast<float>(dim)), c.attention_softcap,
                                     c.sinks ? floats(c.q_heads, [&](int) { return random(1.0f); }) : nullptr});
     blocks.push_back(AttnOutBlock{weight(c.format, c.hidden, c.q_heads * dim, c.bias), norm(c.hidden, c.post_norm)});
+    if (c.experts > 0) return add_moe();
     MlpBlock mlp;
     mlp.norm = norm(c.hidden, true);
     mlp.gate = weight(c.format, c.intermediate, c.hidden);
@@ -131,6 +133,40 @@ class TinyModel {
     mlp.activation = c.gelu ? Activation::kGeluTanh : Activation::kSilu;
     mlp.post_norm = norm(c.hidden, c.post_norm);
     blocks.push_back(mlp);
+  }
+
+  void add_moe() {
+    const TinyConfig& c = config_;
+    MoeBlock moe;
+    moe.norm = norm(c.hidden, true);
+    moe.router = weight(Format::kF32, c.experts, c.hidden, true);
+    moe.gate = experts(c.format, c.intermediate, c.hidden);
+    moe.up = experts(c.format, c.intermediate, c.hidden);
+    moe.down = experts(c.down_format, c.hidden, c.intermediate);
+    moe.top_k = c.top_k;
+    moe.activation.limit = 1.5f;
+    blocks.push_back(moe);
+  }
+
+  ExpertWeights experts(Format format, int64_t rows, int64_t cols) {
+    ExpertWeights out;
+    out.count = config_.experts;
+    for (int64_t e = 0; e < out.count; ++e) {
+      const auto stored = random_stored(format, rows, cols, rng_);
+      const TensorView tensor{.name = "w", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
+      if (e == 0) {
+        out.stride = static_cast<int64_t>((*backend_.packed_bytes(tensor) + 63) / 64 * 64);
+        out.first = {format, rows, cols, claim(static_cast<size_t>(out.stride * out.count)),
+                     floats(rows * out.count, [&](int) { return random(0.3f); })};
+      }
+      CHECK(backend_.pack(tensor, const_cast<void*>(out.of(e).data)).ok());
+    }
+    return out;
+  }
+
+  void* claim(size_t bytes) {
+    auto& memory = packed_.emplace_back(bytes / 64 + 2);
+    return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
   }
 
   float random(float spread) { return std::normal_distribution<float>(0.0f, spread)(rng_); }
@@ -152,8 +188,7 @@ class TinyModel {
     const TensorView tensor{.name = "w", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
     const auto bytes = backend_.packed_bytes(tensor);
     CHECK(bytes.has_value());
-    auto& memory = packed_.emplace_back(*bytes / 64 + 2);
-    void* data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+    void* data = claim(*bytes);
     CHECK(backend_.pack(tensor, data).ok());
     Weight w{format, rows, cols, data, bias ? floats(rows, [&](int) { return random(0.3f); }) : nullptr};
     if (format != Format::kF8E4M3) return w;

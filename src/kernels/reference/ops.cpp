@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
-#include <vector>
 
 #include "base/check.h"
 #include "kernels/bf16.h"
@@ -93,12 +91,13 @@ void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, in
 }
 
 void route(const float* logits, int64_t experts, int64_t top_k, int32_t* ids, float* weights) {
-  std::vector<int32_t> order(static_cast<size_t>(experts));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
   double sum = 0;
   for (int64_t i = 0; i < top_k; ++i) {
-    ids[i] = order[static_cast<size_t>(i)];
+    ids[i] = -1;
+    for (int32_t e = 0; e < experts; ++e) {
+      const bool taken = std::find(ids, ids + i, e) != ids + i;
+      if (!taken && (ids[i] < 0 || logits[e] > logits[ids[i]])) ids[i] = e;
+    }
     sum += std::exp(static_cast<double>(logits[ids[i]]) - logits[ids[0]]);
   }
   for (int64_t i = 0; i < top_k; ++i) {
