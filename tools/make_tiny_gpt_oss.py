@@ -2,7 +2,7 @@
 """Writes the tiny gpt-oss checkpoints of tests/goldens and what transformers computes for them, as make_goldens.py does.
 
 gpt_oss: experts in MXFP4 (blocks and scales), 8 of which 2 are chosen; gpt_oss_bf16: experts in bf16, x from the left, as
-transformers keeps them; gguf_gpt_oss: the first as GGUF, experts re-ordered bit by bit, all else F32, F16 or BF16.
+transformers keeps them; gguf_gpt_oss: the first as GGUF, as llama.cpp's converter names and orders it, matrices in BF16, vectors in F32.
 MXFP4 is written here by its OCP definition: the scale is the power of two below the largest magnitude over 4, values go to the
 nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6. Needs: tools/requirements-goldens.txt. Deterministic: a second run writes the same bytes.
 """
@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 import make_goldens
 import make_tiny_checkpoint as tiny
 import make_tiny_fp8
+import make_tiny_gguf
 
 GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -111,8 +112,76 @@ def write_hf(name, config, with_mxfp4):
     (folder / "config.json").write_text(json.dumps(document, indent=1) + "\n")
     (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[258, 256])) + "\n")
     tiny.write_tokenizer(folder)
-    write_model(folder, config, meant, make_goldens.prompts(name, tiny.VOCAB, AutoTokenizer.from_pretrained(folder)))
-    return meant
+    prompts = make_goldens.prompts(name, tiny.VOCAB, AutoTokenizer.from_pretrained(folder))
+    write_model(folder, config, meant, prompts)
+    return meant, prompts
+
+
+NAMES = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.router": "ffn_gate_inp",
+}
+TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def ggml_blocks(values):
+    """[experts, rows, cols] as stored blocks of 17 bytes: values i and i + 16 of a block share a byte."""
+    nibbles, scales, _ = mxfp4(values)
+    halves = nibbles.reshape(*scales.shape, 2, 16)
+    packed = np.concatenate([scales[..., None], halves[..., 0, :] | halves[..., 1, :] << 4], -1)
+    blocks = packed.reshape(*values.shape[:-1], -1)
+    assert (dequantize(blocks, GGMLQuantizationType.MXFP4) == values).all()  # meant values stay as they are
+    return blocks
+
+
+def gguf_tensors(meant):
+    """(name, array, type): rows of gate and up apart, experts in MXFP4."""
+    for key, value in meant.items():
+        if not key.startswith("model.layers."):
+            stem, suffix = key.rsplit(".", 1)
+            yield f"{TOP_NAMES[stem]}.{suffix}", value
+            continue
+        layer, part = key[len("model.layers."):].split(".", 1)
+        prefix = f"blk.{layer}."
+        if part == "self_attn.sinks":
+            yield prefix + "attn_sinks.weight", value
+        elif part.startswith("mlp.experts."):
+            suffix = "bias" if part.endswith("_bias") else "weight"
+            if "gate_up" in part:
+                yield f"{prefix}ffn_gate_exps.{suffix}", value[:, ::2]
+                yield f"{prefix}ffn_up_exps.{suffix}", value[:, 1::2]
+            else:
+                yield f"{prefix}ffn_down_exps.{suffix}", value
+        else:
+            stem, suffix = part.rsplit(".", 1)
+            yield f"{prefix}{NAMES[stem]}.{suffix}", value
+
+
+def write_gguf(config, meant, prompts):
+    folder = GOLDENS / "gguf_gpt_oss"
+    folder.mkdir(exist_ok=True)
+    writer = GGUFWriter(folder / "model.gguf", "gpt-oss")
+    make_tiny_gguf.write_metadata(writer, {**config, "rope_scaling": None, "rope_parameters": None})
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_count(config["num_local_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_expert_feed_forward_length(config["intermediate_size"])
+    writer.add_rope_scaling_type(RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
+    writer.add_rope_scaling_orig_ctx_len(config["rope_scaling"]["original_max_position_embeddings"])
+    for name, value in gguf_tensors(meant):
+        if name.endswith("_exps.weight"):
+            writer.add_tensor(name, ggml_blocks(np.ascontiguousarray(value)), raw_dtype=GGMLQuantizationType.MXFP4)
+        elif value.ndim == 2 and name.endswith(".weight"):
+            data = tiny.bfloat16(value).view(np.uint8)
+            writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType.BF16)
+        else:
+            writer.add_tensor(name, np.ascontiguousarray(value, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    write_model(folder, config, meant, prompts)
 
 
 def main():
@@ -121,7 +190,9 @@ def main():
     make_tiny_fp8.TYPES[torch.uint8] = ("U8", torch.uint8)
     write_hf("gpt_oss_bf16", {**CONFIG, "num_hidden_layers": 2, "num_local_experts": 4,
                               "layer_types": CONFIG["layer_types"][:2]}, with_mxfp4=False)
-    write_hf("gpt_oss", CONFIG, with_mxfp4=True)
+    # GGUF has no key for the clamp of the activation: it is the published one.
+    config = {**CONFIG, "swiglu_limit": 7.0}
+    write_gguf(config, *write_hf("gpt_oss", config, with_mxfp4=True))
 
 
 if __name__ == "__main__":

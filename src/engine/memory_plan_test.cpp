@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/step_log.h"
+#include "model/model.h"
 
 namespace tailrace {
 namespace {
@@ -21,6 +22,10 @@ class NoBackend : public HostBackend {
   void forward(Stream&, const Batch&) override {}
 };
 
+class NoExperts : public NoBackend {
+  bool computes_experts() const override { return false; }
+};
+
 Model two_groups() {
   Model model;
   model.config.vocab = 1000;
@@ -31,6 +36,38 @@ Model two_groups() {
 }
 
 EngineLimits small_limits() { return {.max_rows = 4, .chunk_size = 256, .max_total_tokens = 8192}; }
+
+// Of a model with dummy weights, described only: nothing is claimed.
+Expected<Model> describe_gpt_oss(const Backend& backend, size_t* bytes) {
+  const std::string folder = TAILRACE_SOURCE_DIR "/configs/gpt-oss-20b";
+  const auto checkpoint = Checkpoint::open_config(folder);
+  if (!checkpoint) return fail(checkpoint.error());
+  const auto config = load_model_config(**checkpoint);
+  if (!config) return fail(config.error());
+  WeightLoader loader(**checkpoint, *config, backend, nullptr, 1);
+  auto model = build_model(*config, loader);
+  *bytes = loader.bytes();
+  return model;
+}
+
+TEST(GptOss, the_bundled_configuration_has_the_published_shape) {
+  size_t bytes = 0;
+  const auto model = describe_gpt_oss(NoBackend(), &bytes);
+  ASSERT_TRUE(model.has_value()) << model.error().message();
+  EXPECT_NEAR(static_cast<double>(bytes), 13.79e9, 0.03e9);  // as published (13.76 GB), biases and norms in fp32
+  ASSERT_EQ(model->groups.size(), 2u);
+  EXPECT_EQ(model->groups[1].window, 128);
+  EXPECT_EQ(model->groups[1].num_layers, 12);
+  EXPECT_EQ(model->blocks.size(), 1 + 24 * 4 + 1u);
+}
+
+TEST(GptOss, a_backend_without_experts_refuses_the_model_before_it_loads) {
+  size_t bytes = 0;
+  const auto model = describe_gpt_oss(NoExperts(), &bytes);
+  ASSERT_FALSE(model.has_value());
+  EXPECT_EQ(model.error().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(model.error().message(), "the none backend does not compute mixtures of experts; use --device cpu");
+}
 
 TEST(MemoryPlan, window_groups_own_a_window_sized_pool) {
   auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), small_limits(), size_t{1} << 32, 1000);

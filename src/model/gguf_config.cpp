@@ -20,6 +20,7 @@ constexpr Family kFamilies[] = {
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
     {"gemma3", Architecture::kGemma3},
+    {"gpt-oss", Architecture::kGptOss},
 };
 
 constexpr int kGemmaPattern = 6;        // every sixth layer is full where the file does not say
@@ -27,7 +28,7 @@ constexpr int kGemma27bLayers = 62;     // its queries are scaled by hidden / he
 constexpr int64_t kControlToken = 3;    // tokenizer.ggml.token_type
 // Texts that end a turn, whatever ids the metadata names: tokenizer.ggml.eos_token_id holds only one.
 constexpr const char* kEndTexts[] = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>",
-                                     "<end_of_turn>"};
+                                     "<end_of_turn>", "<|return|>", "<|call|>"};
 
 // Metadata of one architecture; the first fault sticks, and all reads then give zeros.
 class Metadata {
@@ -90,8 +91,14 @@ void read_sizes(Metadata& metadata, const GgufFile& gguf, ModelConfig* config) {
   config->kv_heads = static_cast<int32_t>(metadata.integer_or("attention.head_count_kv", config->q_heads, 1024));
   config->intermediate = metadata.integer("feed_forward_length", 1 << 20);
   config->context = static_cast<int32_t>(metadata.integer("context_length", 1 << 27));
-  if (metadata.integer_or("expert_count", 0, 1 << 20) > 0) {
-    metadata.fault(StatusCode::kUnsupported, "mixture-of-experts models are not supported");
+  if (config->architecture == Architecture::kGptOss) {
+    config->experts = static_cast<int32_t>(metadata.integer("expert_count", 4096));
+    config->experts_per_token = static_cast<int32_t>(metadata.integer("expert_used_count", 4096));
+    config->intermediate = metadata.integer_or("expert_feed_forward_length", config->intermediate, 1 << 20);
+    config->sinks = true;
+    if (config->experts == 0) metadata.fault(StatusCode::kDataLoss, metadata.key("expert_count") + " is 0");
+  } else if (metadata.integer_or("expert_count", 0, 1 << 20) > 0) {
+    metadata.fault(StatusCode::kUnsupported, "mixtures of experts of this architecture are not supported (gpt-oss is)");
   }
   const bool divides = config->q_heads > 0 && config->hidden % config->q_heads == 0;
   if (!metadata.has("attention.key_length") && !divides) {
@@ -128,6 +135,7 @@ RopeConfig read_rope(Metadata& metadata, const GgufFile& gguf, const ModelConfig
     rope.scaling = RopeScaling::kLinear;
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
+    rope.truncate = config.architecture != Architecture::kGptOss;  // which no key says
     rope.original_context = metadata.number_or("rope.scaling.original_context_length", config.context);
     rope.beta_fast = metadata.number_or("rope.scaling.yarn_beta_fast", 32);
     rope.beta_slow = metadata.number_or("rope.scaling.yarn_beta_slow", 1);
@@ -156,8 +164,9 @@ RopeConfig read_rope(Metadata& metadata, const GgufFile& gguf, const ModelConfig
 
 // Which layers slide: an explicit list, a period, or the family's rule.
 std::vector<bool> sliding_layers(Metadata& metadata, const GgufFile& gguf, const ModelConfig& config) {
-  const bool gemma = config.architecture == Architecture::kGemma3;
+  const bool gemma = config.architecture == Architecture::kGemma3, gpt_oss = config.architecture == Architecture::kGptOss;
   std::vector<bool> sliding(config.layers, !gemma);
+  for (int32_t i = 0; gpt_oss && i < config.layers; ++i) sliding[i] = i % 2 == 0;
   const std::string key = metadata.key("attention.sliding_window_pattern");
   if (gguf.has(key) && !gguf.get_u64(key)) {
     const Expected<std::vector<int64_t>> list = gguf.get_ints(key);
@@ -177,7 +186,7 @@ std::vector<bool> sliding_layers(Metadata& metadata, const GgufFile& gguf, const
 void read_layer_types(Metadata& metadata, const GgufFile& gguf, ModelConfig* config) {
   const int64_t window = metadata.integer_or("attention.sliding_window", 0, 1 << 27);
   const bool gemma = config->architecture == Architecture::kGemma3;
-  if (gemma && window == 0) {
+  if ((gemma || config->architecture == Architecture::kGptOss) && window == 0) {
     metadata.fault(StatusCode::kDataLoss, metadata.key("attention.sliding_window") + " is missing");
   }
   config->window.assign(config->layers, 0);
@@ -247,7 +256,7 @@ Expected<ModelConfig> parse_gguf_config(const GgufFile& gguf) {
                                    [&](const Family& candidate) { return *name == candidate.name; });
   if (family == std::end(kFamilies)) {
     return fail(StatusCode::kUnsupported, gguf.name() + ": architecture " + printable(*name) +
-                                              " is not supported; supported are llama, qwen2, qwen3, gemma3");
+                                              " is not supported; supported are llama, qwen2, qwen3, gemma3, gpt-oss");
   }
   Metadata metadata(gguf, *name);
   ModelConfig config;

@@ -177,7 +177,7 @@ TEST(GgufConfig, names_what_is_not_supported) {
                   StatusCode::kUnsupported);
   GgufWriter writer = tiny("llama");
   writer.u32("llama.expert_count", 8);
-  expect_rejected(writer, "mixture-of-experts", StatusCode::kUnsupported);
+  expect_rejected(writer, "mixtures of experts of this architecture", StatusCode::kUnsupported);
   writer = tiny("llama");
   writer.string("llama.rope.scaling.type", "longrope");
   expect_rejected(writer, "rope scaling 'longrope' is not supported", StatusCode::kUnsupported);
@@ -185,6 +185,33 @@ TEST(GgufConfig, names_what_is_not_supported) {
   writer.u32("llama.attention.key_length", 8);
   writer.u32("llama.attention.value_length", 16);
   expect_rejected(writer, "key_length and value_length differ", StatusCode::kUnsupported);
+}
+
+TEST(GgufConfig, gpt_oss) {
+  GgufWriter writer = tiny("gpt-oss");
+  writer.u32("gpt-oss.expert_count", 4);
+  writer.u32("gpt-oss.expert_used_count", 2);
+  writer.u32("gpt-oss.expert_feed_forward_length", 24);
+  GgufWriter endless = writer;
+  expect_rejected(endless, "gpt-oss.attention.sliding_window is missing");
+  writer.u32("gpt-oss.attention.sliding_window", 128);
+  writer.string("gpt-oss.rope.scaling.type", "yarn");
+  writer.f32("gpt-oss.rope.scaling.factor", 32);
+  writer.u32("gpt-oss.rope.scaling.original_context_length", 4096);
+  const Opened opened(writer);
+  const Expected<ModelConfig> parsed = opened.config();
+  ASSERT_TRUE(parsed.has_value()) << parsed.error().message();
+  const ModelConfig& config = *parsed;
+  EXPECT_EQ(config.architecture, Architecture::kGptOss);
+  EXPECT_EQ(config.experts, 4);
+  EXPECT_EQ(config.experts_per_token, 2);
+  EXPECT_EQ(config.intermediate, 24);
+  EXPECT_EQ(config.window[0], 128);
+  EXPECT_EQ(config.window[1], 0);
+  EXPECT_FALSE(config.ropes[0].truncate);
+  EXPECT_NEAR(config.ropes[0].attention_factor, 1.34657359, 1e-7);
+  EXPECT_TRUE(config.sinks);
+  expect_rejected(tiny("gpt-oss"), "the key gpt-oss.expert_count is missing");
 }
 
 TEST(GgufConfig, names_what_is_out_of_range) {

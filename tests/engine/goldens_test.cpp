@@ -29,9 +29,9 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
                          // the worst mean is 0.0131, two rows of fp8_block in a mixed step; of all others 0.0092.
                          {"cuda", "", 0.1, 0.015}};
 
-// The CPU backend multiplies MXFP4 with activations in int8: mean 0.0129 of the spread. The largest, 0.41, is a token for which
-// an expert's choice was close: another one is a step in the function, whatever the precision.
-constexpr Way kInt8{"cpu", "", 0.6, 0.02};
+// The CPU backend multiplies MXFP4 with activations in int8: 0.19 and 0.016 of the spread, 0.027 on two rows alone. Where the choice
+// of an expert is close, another one is a step in the function, whatever the precision.
+constexpr Way kInt8{"cpu", "", 0.3, 0.04};
 
 double spread(const std::vector<float>& values) {
   double sum = 0, squares = 0;
@@ -78,14 +78,14 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   void TearDown() override {
     if (!restore_.empty()) cpu::set_isa_for_test(restore_.c_str());
   }
-  static bool is_moe() { return std::string(std::get<0>(GetParam())).starts_with("gpt_oss"); }
+  static bool is_moe() { return std::string(std::get<0>(GetParam())).find("gpt_oss") != std::string::npos; }
   static const Way& way() { return kWays[std::get<1>(GetParam())]; }
 
   // What is asked of this model.
-  static const Way& tolerance() {
-    const bool int8 = std::string(way().backend) == "cpu" && std::string(std::get<0>(GetParam())) == "gpt_oss";
-    return int8 ? kInt8 : way();
+  static bool int8() {
+    return std::string(way().backend) == "cpu" && is_moe() && std::string(std::get<0>(GetParam())) != "gpt_oss_bf16";
   }
+  static const Way& tolerance() { return int8() ? kInt8 : way(); }
   void expect_close(const Error& error) {
     EXPECT_LE(error.max, tolerance().max_error);
     EXPECT_LE(error.sum / static_cast<double>(error.count), tolerance().mean_error);
@@ -183,7 +183,7 @@ TEST_P(Goldens, greedy_continuation) {
     }
     driver_->run();
   }
-  EXPECT_LE(forced, total * 3 / 100);
+  EXPECT_LE(forced, total * (int8() ? 5 : 3) / 100);
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, int>>& info) {

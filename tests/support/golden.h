@@ -33,7 +33,7 @@ inline constexpr const char* kGoldenModels[] = {"llama", "llama3", "qwen2", "qwe
 // 8-bit floats with scales: logits are those of the products (tools/make_tiny_fp8.py).
 inline constexpr const char* kGoldenFp8[] = {"fp8_channel", "fp8_block", "fp8_tensor"};
 // Mixtures of experts in bf16 and in MXFP4 (tools/make_tiny_gpt_oss.py).
-inline constexpr const char* kGoldenMoe[] = {"gpt_oss_bf16", "gpt_oss"};
+inline constexpr const char* kGoldenMoe[] = {"gpt_oss_bf16", "gpt_oss", "gguf_gpt_oss"};
 // GGUF files with quantised weights: logits are those of the dequantised values (tools/make_tiny_gguf.py).
 inline constexpr const char* kGoldenGgufs[] = {"gguf_llama", "gguf_qwen3", "gguf_gemma3"};
 
