@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/token_ops.h"
 
