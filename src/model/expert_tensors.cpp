@@ -23,7 +23,8 @@ class Finder {
     const TensorView* tensor = checkpoint_.find(name);
     if (tensor == nullptr) return fault("missing tensors: " + name);
     if (tensor->shape != shape) {
-      return fault("misshapen tensors: " + name + " has the shape " + shape_text(tensor->shape) + " instead of " + shape_text(shape));
+      return fault("misshapen tensors: " + name + " has the shape " + shape_text(tensor->shape) + " instead of " +
+                   shape_text(shape));
     }
     return *tensor;
   }
@@ -70,7 +71,8 @@ ExpertSource shaped(const ModelConfig& config, ExpertPart part) {
 
 }  // namespace
 
-Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer, ExpertPart part) {
+Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer,
+                                    ExpertPart part) {
   ExpertSource out = shaped(config, part);
   Finder finder(checkpoint);
   const std::string own = prefix_of(layer) + own_name(part);

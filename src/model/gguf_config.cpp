@@ -164,7 +164,8 @@ RopeConfig read_rope(Metadata& metadata, const GgufFile& gguf, const ModelConfig
 
 // Which layers slide: an explicit list, a period, or the family's rule.
 std::vector<bool> sliding_layers(Metadata& metadata, const GgufFile& gguf, const ModelConfig& config) {
-  const bool gemma = config.architecture == Architecture::kGemma3, gpt_oss = config.architecture == Architecture::kGptOss;
+  const bool gemma = config.architecture == Architecture::kGemma3;
+  const bool gpt_oss = config.architecture == Architecture::kGptOss;
   std::vector<bool> sliding(config.layers, !gemma);
   for (int32_t i = 0; gpt_oss && i < config.layers; ++i) sliding[i] = i % 2 == 0;
   const std::string key = metadata.key("attention.sliding_window_pattern");

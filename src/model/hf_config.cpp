@@ -134,7 +134,8 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
 
 // Older files: rope_scaling, rope_theta, rope_local_base_freq. Newer: rope_parameters, flat or an entry per layer type.
 void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config) {
-  const bool gemma = family.architecture == Architecture::kGemma3, gpt_oss = family.architecture == Architecture::kGptOss;
+  const bool gemma = family.architecture == Architecture::kGemma3;
+  const bool gpt_oss = family.architecture == Architecture::kGptOss;
   const double theta = fields.number_or("rope_theta", gemma ? 1e6 : gpt_oss ? 150000.0 : 1e4, 1.0, 1e15);
   const nlohmann::json* params = fields.object("rope_parameters");
   const nlohmann::json* full = params ? params : fields.object("rope_scaling");
@@ -276,7 +277,8 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   if (gemma) read_gemma(fields, &config);
   if (family->architecture == Architecture::kGptOss) read_gpt_oss(fields, &config);
   if (config.quantization.mxfp4 && config.experts == 0) {
-    fields.fault(StatusCode::kUnsupported, "quantization_config: quant_method 'mxfp4' is supported for mixtures of experts only");
+    fields.fault(StatusCode::kUnsupported,
+                 "quantization_config: quant_method 'mxfp4' is supported for mixtures of experts only");
   }
   config.tied_embeddings = fields.flag_or("tie_word_embeddings", top.flag_or("tie_word_embeddings", gemma));
 

@@ -152,7 +152,8 @@ Weight WeightLoader::matrix(const std::string& name, const std::string& bias_nam
 }
 
 ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
-  Expected<ExpertSource> found = dummy_seed_ ? dummy_experts(config_, layer, part) : find_experts(checkpoint_, config_, layer, part);
+  Expected<ExpertSource> found = dummy_seed_ ? dummy_experts(config_, layer, part)
+                                             : find_experts(checkpoint_, config_, layer, part);
   if (found && !backend_.computes_experts()) {
     found = fail(StatusCode::kUnsupported, std::string("the ") + backend_.name() +
                                                " backend does not compute mixtures of experts; use --device cpu");
@@ -245,7 +246,8 @@ Status WeightLoader::run_expert(const Job& job) const {
     rows.data = copied.data();
   }
   if (source.format == Format::kMXFP4) {
-    if (Status status = check_mxfp4(scales.bytes > 0 ? scales : rows, rows.data, rows.bytes); !status.ok()) return status;
+    const TensorView& named = scales.bytes > 0 ? scales : rows;
+    if (Status status = check_mxfp4(named, rows.data, rows.bytes); !status.ok()) return status;
   }
   if (Status status = backend_.pack(rows, job.packed); !status.ok()) return status;
   checkpoint_.release(values);
@@ -274,7 +276,8 @@ Status WeightLoader::run_dummy(const Job& job) const {
     return {};
   }
   TensorView tensor = job.tensor;
-  const uint64_t seed = std::hash<std::string>()(job.source ? tensor.name + std::to_string(job.expert) : tensor.name) ^ *dummy_seed_;
+  const std::string name = job.source ? tensor.name + std::to_string(job.expert) : tensor.name;
+  const uint64_t seed = std::hash<std::string>()(name) ^ *dummy_seed_;
   if (job.packed) {
     const float deviation =
         tensor.format == Format::kF8E4M3 ? kDummyFp8Deviation : dummy_deviation(cols_of(tensor));

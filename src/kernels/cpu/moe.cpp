@@ -1,5 +1,5 @@
-// The mixture of experts on the CPU: tokens are ordered by expert, so that a step reads the matrices of an expert that it chose
-// once (per kMoeTokens tokens) and of no other. Everything of a token is summed in an order that its neighbours do not change.
+// The mixture of experts on the CPU: tokens are ordered by expert, so that a step reads the matrices of the experts that
+// it chose, once (per kMoeTokens tokens), and no others. A token's sums have an order that its neighbours do not change.
 #include <algorithm>
 #include <cmath>
 
@@ -40,10 +40,11 @@ void route(const Pass& pass) {
   const MoeScratch& s = pass.scratch();
   const Weight& router = pass.block.router;
   const Weight* weights[] = {&router};
-  const int64_t experts = router.rows, input_row = static_cast<int64_t>(input_bytes(input_kind(router.format), 1, router.cols));
-  const std::byte* input = pass.step.scratch.inputs[static_cast<int>(input_kind(router.format))] + pass.begin * input_row;
+  const InputKind kind = input_kind(router.format);
+  const int64_t experts = router.rows, row = static_cast<int64_t>(input_bytes(kind, 1, router.cols));
+  const std::byte* input = pass.step.scratch.inputs[static_cast<int>(kind)] + pass.begin * row;
   for_products(pass.step, weights, 1, pass.count, [&](const ProductTask& task, int) {
-    linear(router, input + task.token_begin * input_row, task.token_end - task.token_begin, task.tile_begin, task.tile_end,
+    linear(router, input + task.token_begin * row, task.token_end - task.token_begin, task.tile_begin, task.tile_end,
            s.logits + task.token_begin * experts, experts);
   });
   const int top_k = pass.block.top_k;
@@ -94,7 +95,8 @@ void gather(const Pass& pass) {
     if (!wants(pass.block.gate) && !wants(pass.block.up)) continue;
     const auto row = static_cast<int64_t>(input_bytes(static_cast<InputKind>(kind), 1, pass.block.gate.first.cols));
     pass.step.for_tokens(pass.entries(), row / 16, [&](int64_t entry, int) {
-      std::copy_n(pass.step.scratch.inputs[kind] + (pass.begin + s.token[entry]) * row, row, s.inputs[kind] + entry * row);
+      const std::byte* from = pass.step.scratch.inputs[kind] + (pass.begin + s.token[entry]) * row;
+      std::copy_n(from, row, s.inputs[kind] + entry * row);
     });
   }
 }
@@ -109,7 +111,8 @@ void gate_and_up(const Pass& pass) {
   const int64_t rows = pass.block.gate.first.rows;
   for_chunks(pass, rows, [&](const int32_t* chunk, int64_t tile_begin, int64_t tile_end, int thread) {
     const Weight gate = pass.block.gate.of(chunk[0]), up = pass.block.up.of(chunk[0]);
-    const int64_t count = chunk[2] - chunk[1], first = tile_begin * kRowTile, stride = (tile_end - tile_begin) * kRowTile;
+    const int64_t count = chunk[2] - chunk[1], first = tile_begin * kRowTile;
+    const int64_t stride = (tile_end - tile_begin) * kRowTile;
     float* gate_result = pass.step.thread_floats(thread);
     float* up_result = gate_result + kResultFloats;
     linear(gate, input_of(pass, gate, chunk[1]), count, tile_begin, tile_end, gate_result - first, stride);
@@ -126,13 +129,14 @@ void down(const Pass& pass) {
   const MoeScratch& s = pass.scratch();
   const Weight& shape = pass.block.down.first;
   const InputKind kind = input_kind(shape.format);
+  std::byte* inputs = s.inputs[static_cast<int>(kind)];
   pass.step.for_tokens(pass.entries(), shape.cols, [&](int64_t entry, int) {
-    prepare_input(kind, s.gated + entry * shape.cols, 0, entry, entry + 1, shape.cols, s.inputs[static_cast<int>(kind)]);
+    prepare_input(kind, s.gated + entry * shape.cols, 0, entry, entry + 1, shape.cols, inputs);
   });
   for_chunks(pass, shape.rows, [&](const int32_t* chunk, int64_t tile_begin, int64_t tile_end, int) {
     const Weight weight = pass.block.down.of(chunk[0]);
-    linear(weight, input_of(pass, weight, chunk[1]), chunk[2] - chunk[1], tile_begin, tile_end, s.y + chunk[1] * shape.rows,
-           shape.rows);
+    linear(weight, input_of(pass, weight, chunk[1]), chunk[2] - chunk[1], tile_begin, tile_end,
+           s.y + chunk[1] * shape.rows, shape.rows);
   });
   const int top_k = pass.block.top_k;
   pass.step.for_tokens(pass.count, shape.rows * top_k, [&](int64_t t, int) {

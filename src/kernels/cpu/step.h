@@ -37,7 +37,8 @@ struct StepShape {
 Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits, const BackendOptions& options,
                                int threads);
 
-inline constexpr int64_t kMoeTokens = 512;  // of a mixture at a time: bounds its scratch, and is enough for every expert to be read once
+// Tokens of a mixture at a time: bounds its scratch, and is many enough that reading the experts again costs little.
+inline constexpr int64_t kMoeTokens = 512;
 
 // Of up to kMoeTokens tokens. An entry is a token at one of its experts; entries are ordered by expert.
 struct MoeScratch {
