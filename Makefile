@@ -127,7 +127,8 @@ gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GP
 	@$(NINJA) -C $(BUILD) tailrace_ids goldens_test gguf_golden_test
 	@rm -rf bundle && mkdir -p bundle/models
 	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(addprefix $(BUILD)/tests/engine/,goldens_test gguf_golden_test) bundle/ && find bundle -type f -exec strip {} +
-	@cp tools/gpu_check.sh bundle/check.sh && cp -r $(filter-out %/gguf_gpt_oss,$(wildcard tests/goldens/gguf_*)) $(BUNDLE_MODELS) bundle/models/
+	@cp tools/gpu_check.sh bundle/check.sh
+	@cp -r $(filter-out %/gguf_gpt_oss,$(wildcard tests/goldens/gguf_*)) $(BUNDLE_MODELS) bundle/models/
 	@cp -r bench/shapes configs tests/goldens bundle/
 	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
 

@@ -11,7 +11,8 @@ void print_architecture(const ModelConfig& c) {
   std::printf("architecture     %s, %d layers, hidden %lld, vocabulary %lld, context %d\n", architecture_name(c.architecture),
               c.layers, static_cast<long long>(c.hidden), static_cast<long long>(c.vocab), c.context);
   std::printf("attention        %d query heads, %d KV heads, head dim %d, scale %g%s%s%s\n", c.q_heads, c.kv_heads,
-              c.head_dim, c.attention_scale, c.qkv_bias ? ", biases on q k v" : "", c.qk_norm ? ", q and k normed" : "", c.sinks ? ", sinks" : "");
+              c.head_dim, c.attention_scale, c.qkv_bias ? ", biases on q k v" : "", c.qk_norm ? ", q and k normed" : "",
+              c.sinks ? ", sinks" : "");
   int full = 0, window = 0;
   for (int32_t w : c.window) (w == 0 ? full : window)++;
   if (window > 0) {
@@ -25,11 +26,12 @@ void print_architecture(const ModelConfig& c) {
                 kNames[static_cast<int>(rope.scaling)]);
   }
   if (c.experts > 0) {
-    std::printf("moe              %d experts, %d a token, intermediate %lld, clamped swiglu (alpha %g, limit %g)\n", c.experts,
-                c.experts_per_token, static_cast<long long>(c.intermediate), c.expert_activation.alpha, c.expert_activation.limit);
+    std::printf("moe              %d experts, %d a token, intermediate %lld, clamped swiglu (alpha %g, limit %g)\n",
+                c.experts, c.experts_per_token, static_cast<long long>(c.intermediate), c.expert_activation.alpha,
+                c.expert_activation.limit);
   } else {
     std::printf("mlp              intermediate %lld, %s\n", static_cast<long long>(c.intermediate),
-              c.activation == Activation::kSilu ? "silu" : "gelu_tanh");
+                c.activation == Activation::kSilu ? "silu" : "gelu_tanh");
   }
   std::printf("embeddings       %s\n", c.tied_embeddings ? "tied with the head" : "apart from the head");
 }

@@ -73,7 +73,7 @@ def main():
     for folder in sorted(path.parent for path in goldens.glob("*/config.json")):
         if len(sys.argv) > 1 and folder.name not in sys.argv[1:]:
             continue
-        if folder.name.startswith(("fp8_", "gpt_oss")):  # make_tiny_fp8.py and make_tiny_gpt_oss.py write these with their checkpoints
+        if folder.name.startswith(("fp8_", "gpt_oss")):  # written with their checkpoints by make_tiny_*.py
             continue
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/goldens/quants/TYPE.bin: random blocks of each GGUF type, then what PyPI's gguf says they mean.
 
-Layout of a file: 8 blocks in stored form, then 8 * block elements as little-endian float32. MXFP4_pair.bin is what Hugging Face
-keeps in two tensors: 16 rows of 64 values, [32 bytes of nibbles | 2 scales] each, then the values by the OCP definition.
+Layout of a file: 8 blocks in stored form, then 8 * block elements as little-endian float32. MXFP4_pair.bin is what
+Hugging Face keeps in two tensors: 16 rows of 64 values, [32 bytes of nibbles | 2 scales] each, then the values by the
+OCP definition.
 Needs: pip install gguf==0.19.0 (numpy comes with it). Deterministic: a second run writes the same bytes.
 """
 import pathlib

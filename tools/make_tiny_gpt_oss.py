@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the tiny gpt-oss checkpoints of tests/goldens and what transformers computes for them, as make_goldens.py does.
+"""Writes the tiny gpt-oss checkpoints of tests/goldens and what transformers computes for them (see make_goldens.py).
 
-gpt_oss: experts in MXFP4 (blocks and scales), 8 of which 2 are chosen; gpt_oss_bf16: experts in bf16, x from the left, as
-transformers keeps them; gguf_gpt_oss: the first as GGUF, as llama.cpp's converter names and orders it, matrices in BF16, vectors in F32.
-MXFP4 is written here by its OCP definition: the scale is the power of two below the largest magnitude over 4, values go to the
-nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6. Needs: tools/requirements-goldens.txt. Deterministic: a second run writes the same bytes.
+gpt_oss: experts in MXFP4 (blocks and scales), 8 of which 2 are chosen; gpt_oss_bf16: experts in bf16, x from the left,
+as transformers keeps them; gguf_gpt_oss: the first as GGUF, as llama.cpp's converter names and orders it, matrices in
+BF16, vectors in F32. MXFP4 is written here by its OCP definition: the scale is the power of two below the largest
+magnitude over 4, values go to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6. Needs: tools/requirements-goldens.txt.
+Deterministic: a second run writes the same bytes.
 """
 import json
 import pathlib
@@ -24,12 +25,13 @@ GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "goldens"
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 CONFIG = dict(
-    architectures=["GptOssForCausalLM"], model_type="gpt_oss", vocab_size=tiny.VOCAB, hidden_size=64, num_hidden_layers=4,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=32, num_local_experts=8,
-    num_experts_per_tok=2, sliding_window=24, attention_bias=True, hidden_act="silu", swiglu_limit=1.5, rms_norm_eps=1e-5,
-    max_position_embeddings=2048, tie_word_embeddings=False, torch_dtype="bfloat16", bos_token_id=None, eos_token_id=258,
-    rope_theta=10000.0, rope_scaling=dict(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
-                                          original_max_position_embeddings=256),
+    architectures=["GptOssForCausalLM"], model_type="gpt_oss", vocab_size=tiny.VOCAB, hidden_size=64,
+    num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, intermediate_size=32,
+    num_local_experts=8, num_experts_per_tok=2, sliding_window=24, attention_bias=True, hidden_act="silu",
+    swiglu_limit=1.5, rms_norm_eps=1e-5, max_position_embeddings=2048, tie_word_embeddings=False,
+    torch_dtype="bfloat16", bos_token_id=None, eos_token_id=258, rope_theta=10000.0,
+    rope_scaling=dict(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                      original_max_position_embeddings=256),
     layer_types=["sliding_attention", "full_attention"] * 2,
 )
 QUANTIZATION = dict(quant_method="mxfp4", modules_to_not_convert=[
@@ -119,7 +121,8 @@ def write_hf(name, config, with_mxfp4):
 
 NAMES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.router": "ffn_gate_inp",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "mlp.router": "ffn_gate_inp",
 }
 TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 

@@ -11,7 +11,7 @@ enum class Format : uint8_t {
   kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0,  // GGUF, blocks of 32
   kQ4_K, kQ5_K, kQ6_K,                // GGUF, super-blocks of 256
   kF8E4M3,                            // 1-4-3 bits, no infinity, NaN is 0x7f and 0xff; scaled by a tensor of its own
-  kMXFP4,                             // blocks of 32: 2^(byte - 127), then 4-bit floats e2m1; low nibbles are values 0-15
+  kMXFP4,                             // blocks of 32: 2^(byte - 127), then 4-bit floats e2m1; low nibbles come first
   kU8,                                // bytes whose meaning another tensor gives; no values of their own
 };
 inline constexpr int kNumFormats = 13;  // that hold values

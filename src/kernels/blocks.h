@@ -101,8 +101,9 @@ struct ClampedSwiglu {
   float limit = 7.0f;
 };
 
-// n = norm(x); r = router n. Chosen are the top_k largest of r, ties to the lower id, each with its share w of a softmax over
-// the chosen. x += sum over the chosen e, largest first, of w_e (down_e act(gate_e n, up_e n)). Biases are part of each product.
+// n = norm(x); r = router n. Chosen are the top_k largest of r, ties to the lower id, each with its share w of a
+// softmax over the chosen. x += sum over the chosen e, largest first, of w_e (down_e act(gate_e n, up_e n)).
+// Products add biases.
 struct MoeBlock {
   Norm norm;
   Weight router;                 // [experts, hidden]

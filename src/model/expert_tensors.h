@@ -1,4 +1,4 @@
-// Where a checkpoint keeps the matrices of a mixture's experts, in any of three spellings, and one expert's rows out of it.
+// Where a checkpoint keeps the matrices of a mixture's experts, in any of three spellings, and one expert's rows of it.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ enum class ExpertPart : uint8_t { kGate, kUp, kDown };
 
 // One of the three matrices of every expert of a layer:
 //   GGUF           experts.{gate,up,down}_proj.weight [experts, rows, cols], .bias [experts, rows]
-//   MXFP4          experts.{gate_up,down}_proj_blocks U8 [experts, rows, cols / 32, 16], _scales U8 [experts, rows, cols / 32]
+//   MXFP4          experts.{gate_up,down}_proj_blocks U8 [experts, rows, cols / 32, 16], _scales U8 without the 16
 //   16 bits        experts.{gate_up,down}_proj [experts, cols, rows], x from the left
-// The last two have biases experts.{gate_up,down}_proj_bias [experts, rows]; rows of gate_up are gate's and up's in turn.
+// The last two have biases experts.{gate_up,down}_proj_bias [experts, rows]; rows of gate_up are gate's, up's in turn.
 struct ExpertSource {
   TensorView values, scales, bias;          // scales: of the second spelling only
   Format format = Format::kF32;             // of an expert's rows, as copy_expert gives them
@@ -29,7 +29,8 @@ struct ExpertSource {
 };
 
 // kDataLoss names a tensor that is missing, misshapen or of a type that does not belong there.
-Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer, ExpertPart part);
+Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer,
+                                    ExpertPart part);
 
 // What find_experts would describe for random weights: MXFP4 where the configuration says so, else BF16. No data.
 ExpertSource dummy_experts(const ModelConfig& config, int32_t layer, ExpertPart part);

@@ -105,7 +105,8 @@ TEST_F(ExpertTensors, mxfp4_rows_of_gate_and_up_take_turns) {
       }
     }
     const auto bias = part_of_biases(*source, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
-    EXPECT_EQ(bias, part == ExpertPart::kGate ? (std::vector<float>{0, 2, 4, 6, 8, 10}) : (std::vector<float>{1, 3, 5, 7, 9, 11}));
+    const std::vector<float> even = {0, 2, 4, 6, 8, 10}, odd = {1, 3, 5, 7, 9, 11};
+    EXPECT_EQ(bias, part == ExpertPart::kGate ? even : odd);
   }
 }
 

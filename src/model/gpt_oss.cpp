@@ -1,5 +1,5 @@
-// gpt-oss: x += attn(norm(x)); x += moe(norm(x)). Layers with a window of 128 keys and full ones take turns; every query head has
-// a sink; YaRN; biases on all projections, on the router and on the experts.
+// gpt-oss: x += attn(norm(x)); x += moe(norm(x)). Layers with a window of 128 keys and full ones take turns; every
+// query head has a sink; YaRN; biases on all projections, on the router and on the experts.
 #include "model/layers.h"
 
 namespace tailrace {

@@ -146,8 +146,9 @@ void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config)
     sliding = nested.object("sliding_attention");
     fields.fault(nested.status());
   }
-  static const nlohmann::json kGptOssRope = {{"rope_type", "yarn"}, {"factor", 32.0}, {"beta_fast", 32.0}, {"beta_slow", 1.0},
-                                             {"truncate", false}, {"original_max_position_embeddings", 4096}};
+  static const nlohmann::json kGptOssRope = {{"rope_type", "yarn"}, {"factor", 32.0},   {"beta_fast", 32.0},
+                                             {"beta_slow", 1.0},    {"truncate", false},
+                                             {"original_max_position_embeddings", 4096}};
   if (gpt_oss && !full) full = &kGptOssRope;
   config->ropes.push_back(read_rope(fields, full, theta, *config));
   if (!gemma) return;

@@ -16,7 +16,7 @@ struct ModelTensor {
   std::vector<int64_t> shape;  // outermost first
 };
 
-// Every parameter of the model but its experts' (expert_tensors.h), embedding first, in the order the forward uses them.
+// Every parameter of the model but its experts' (expert_tensors.h), embedding first, in the order of their use.
 std::vector<ModelTensor> model_tensors(const ModelConfig& config);
 
 // Checks, before anything is allocated, that each parameter is there with its shape. Errors (kDataLoss) name the

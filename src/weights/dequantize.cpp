@@ -201,7 +201,9 @@ float half_to_float(uint16_t bits) {
 Status dequantize_row(Format format, const std::byte* row, int64_t cols, float* out) {
   const FormatTraits traits = format_traits(format);
   const BlockFn block = block_function(format);
-  if (!block) return Status(StatusCode::kUnsupported, std::string("the format ") + traits.name + " has no values of its own");
+  if (!block) {
+    return Status(StatusCode::kUnsupported, std::string("the format ") + traits.name + " has no values of its own");
+  }
   if (cols < 0 || cols % traits.block_elems != 0) {
     return invalid("a row of " + std::to_string(cols) + " elements is not a whole number of " + traits.name +
                    " blocks of " + std::to_string(traits.block_elems));

@@ -10,7 +10,8 @@
 namespace tailrace {
 
 // Writes cols values to `out` [cols] fp32. `row` holds stored_row_bytes(format, cols) bytes, unaligned. Equal bit for
-// bit to PyPI gguf's dequantize, but for MXFP4's scale 255, which is a NaN here. kInvalidArgument when cols is not a multiple of the format's block.
+// bit to PyPI gguf's dequantize, but for MXFP4's scale 255, which is a NaN here. kInvalidArgument when cols is not a
+// multiple of the format's block.
 Status dequantize_row(Format format, const std::byte* row, int64_t cols, float* out);
 
 // IEEE half and bfloat16 to fp32, exact; NaN payloads kept.
@@ -24,6 +25,5 @@ uint8_t float_to_e4m3(float value);
 float e8m0_to_float(uint8_t bits);
 // OCP 4-bit float E2M1 times two: 0, 1, 2, 3, 4, 6, 8, 12, then the same negated (8 is 0).
 inline constexpr int kE2M1Twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
 
 }  // namespace tailrace

@@ -92,7 +92,9 @@ TEST(Dequantize, float_to_e4m3_rounds_to_nearest_even) {
 }
 
 TEST(Dequantize, e8m0_is_a_power_of_two_or_nan) {
-  for (int bits = 0; bits < 255; ++bits) EXPECT_EQ(e8m0_to_float(static_cast<uint8_t>(bits)), std::ldexp(1.0, bits - 127));
+  for (int bits = 0; bits < 255; ++bits) {
+    EXPECT_EQ(e8m0_to_float(static_cast<uint8_t>(bits)), std::ldexp(1.0, bits - 127));
+  }
   EXPECT_TRUE(std::isnan(e8m0_to_float(255)));
 }
 

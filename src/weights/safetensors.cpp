@@ -213,7 +213,8 @@ Expected<std::shared_ptr<SafetensorsFile>> SafetensorsFile::parse(std::shared_pt
     if (is_known_buffer(entry.view.name)) continue;
     if (!entry.format) {
       return fail(StatusCode::kUnsupported, file->name() + ": tensor " + printable(entry.view.name) + ": format " +
-                                                entry.type_name + " is not supported (F32, F16, BF16, F8_E4M3 and U8 are)");
+                                                entry.type_name +
+                                                " is not supported (F32, F16, BF16, F8_E4M3 and U8 are)");
     }
     entry.view.format = *entry.format;
     entry.view.data = data.data() + entry.range.begin;

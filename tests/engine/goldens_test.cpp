@@ -29,8 +29,8 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
                          // the worst mean is 0.0131, two rows of fp8_block in a mixed step; of all others 0.0092.
                          {"cuda", "", 0.1, 0.015}};
 
-// The CPU backend multiplies MXFP4 with activations in int8: 0.19 and 0.016 of the spread, 0.027 on two rows alone. Where the choice
-// of an expert is close, another one is a step in the function, whatever the precision.
+// The CPU backend multiplies MXFP4 with activations in int8: 0.19 and 0.016 of the spread, 0.027 on two rows alone.
+// Where the choice of an expert is close, another one is a step in the function, whatever the precision.
 constexpr Way kInt8{"cpu", "", 0.3, 0.04};
 
 double spread(const std::vector<float>& values) {

@@ -51,7 +51,7 @@ class CpuBackend : public HostBackend {
             "attention decode: " + vectors + ", " + decode,
             "attn_out: " + linear + " (product, post norm, residual)",
             "mlp: " + linear + " (gate and up with activation, down, residual)",
-            "moe: " + linear + " (router; rows by expert, chosen experts only: gate and up with activation, down, weighted sum)",
+            "moe: " + linear + " (router; chosen experts only, rows by expert: gate, up, activation, down, sum)",
             "head_sample: " + linear + " on sampling rows, rows sampled in parallel"};
   }
 

@@ -126,7 +126,8 @@ TEST(CpuBackend, mixtures_of_experts_equal_the_reference) {
       const TinyConfig config{.format = format, .down_format = format, .intermediate = 72, .sinks = true, .experts = 5};
       expect_equal_to_reference(config, cpu_backend(), steps, tolerance_of(format));
     }
-    const TinyConfig one{.intermediate = 40, .experts = 3, .top_k = 1}, all{.intermediate = 40, .experts = 3, .top_k = 3};
+    const TinyConfig one{.intermediate = 40, .experts = 3, .top_k = 1};
+    const TinyConfig all{.intermediate = 40, .experts = 3, .top_k = 3};
     for (const TinyConfig& config : {one, all}) expect_equal_to_reference(config, cpu_backend(3), kMixedSteps, 2e-3);
     const TinyConfig mxfp4{.format = Format::kMXFP4, .down_format = Format::kMXFP4, .experts = 5};
     const TinyConfig unlike{.format = Format::kBF16, .down_format = Format::kMXFP4, .experts = 5};
@@ -202,7 +203,9 @@ TEST(CpuBackend, a_token_s_experts_do_not_depend_on_its_neighbours) {
   const TinyConfig config{.format = Format::kMXFP4, .down_format = Format::kMXFP4, .layers = 1, .experts = 5};
   BackendHarness together(config, cpu_backend(2, false, 1), 5), apart(config, cpu_backend(1, false, 1), 5);
   const auto logits = together.step({{0, 1, 1}, {1, 1, 1}, {2, 1, 1}, {3, 40, 40}});
-  for (int32_t slot = 0; slot < 3; ++slot) EXPECT_EQ(apart.step({{slot, 1, 1}})[0], logits[static_cast<size_t>(slot)]) << slot;
+  for (int32_t slot = 0; slot < 3; ++slot) {
+    EXPECT_EQ(apart.step({{slot, 1, 1}})[0], logits[static_cast<size_t>(slot)]) << slot;
+  }
 }
 
 TEST(CpuBackend, greedy_tokens_enter_the_log_and_the_output_ring) {

@@ -44,7 +44,11 @@ struct Panel {
 template <Format F>
 inline int32_t sum_start(const InputBlock& x) {
   constexpr int offset = scheme(F).offset;
-  return offset == 8 ? x.minus_8 : offset == 16 ? x.minus_16 : offset == 128 ? x.minus_128 : offset == 12 ? x.minus_12 : 0;
+  return offset == 8     ? x.minus_8
+         : offset == 12  ? x.minus_12
+         : offset == 16  ? x.minus_16
+         : offset == 128 ? x.minus_128
+                         : 0;
 }
 
 inline int32_t load_4(const int8_t* q) {

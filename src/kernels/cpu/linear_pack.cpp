@@ -19,7 +19,7 @@ Status check_shape(const TensorView& tensor) {
   if (tensor.shape.size() != 2) return shape_error(tensor, "a linear layer's weight has two dimensions");
   const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
   if (rows <= 0 || cols <= 0) return shape_error(tensor, "its dimensions must be positive");
-  if (tensor.format == Format::kU8) return shape_error(tensor, "bytes without a meaning of their own cannot be multiplied");
+  if (tensor.format == Format::kU8) return shape_error(tensor, "bytes without a meaning cannot be multiplied");
   const int block = format_traits(tensor.format).block_elems;
   if (cols % block != 0) {
     return shape_error(tensor, "its width " + std::to_string(cols) + " is not a multiple of " + std::to_string(block));

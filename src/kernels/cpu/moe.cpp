@@ -1,5 +1,5 @@
-// The mixture of experts on the CPU: tokens are ordered by expert, so that a step reads the matrices of the experts that
-// it chose, once (per kMoeTokens tokens), and no others. A token's sums have an order that its neighbours do not change.
+// The mixture of experts on the CPU: tokens are ordered by expert, so that a step reads the matrices of the experts it
+// chose, once (per kMoeTokens tokens), and no others. A token's sums have an order that its neighbours do not change.
 #include <algorithm>
 #include <cmath>
 
@@ -103,7 +103,8 @@ void gather(const Pass& pass) {
 
 const std::byte* input_of(const Pass& pass, const Weight& weight, int64_t entry) {
   const InputKind kind = input_kind(weight.format);
-  return pass.scratch().inputs[static_cast<int>(kind)] + entry * static_cast<int64_t>(input_bytes(kind, 1, weight.cols));
+  const auto row = static_cast<int64_t>(input_bytes(kind, 1, weight.cols));
+  return pass.scratch().inputs[static_cast<int>(kind)] + entry * row;
 }
 
 void gate_and_up(const Pass& pass) {

@@ -153,7 +153,8 @@ class TinyModel {
     out.count = config_.experts;
     for (int64_t e = 0; e < out.count; ++e) {
       const auto stored = random_stored(format, rows, cols, rng_);
-      const TensorView tensor{.name = "w", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
+      const TensorView tensor{.name = "w", .format = format, .shape = {rows, cols}, .data = stored.data(),
+                              .bytes = stored.size()};
       if (e == 0) {
         out.stride = static_cast<int64_t>((*backend_.packed_bytes(tensor) + 63) / 64 * 64);
         out.first = {format, rows, cols, claim(static_cast<size_t>(out.stride * out.count)),

@@ -218,7 +218,9 @@ class ReferenceBackend : public HostBackend {
       const float* input = s.normed + token * hidden;
       reference::matmul(block.router, input, 1, s.router, block.router.rows, s.weight_row);
       reference::route(s.router, block.router.rows, block.top_k, s.expert_ids, s.expert_weights);
-      for (int i = 0; i < block.top_k; ++i) add_expert(block, s.expert_ids[i], s.expert_weights[i], input, s.x + token * hidden);
+      for (int i = 0; i < block.top_k; ++i) {
+        add_expert(block, s.expert_ids[i], s.expert_weights[i], input, s.x + token * hidden);
+      }
     }
   }
 
