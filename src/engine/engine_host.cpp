@@ -1,5 +1,8 @@
 #include "engine/engine_host.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -18,10 +21,22 @@ struct Machine {
   std::unique_ptr<Backend> backend;
 };
 
+// The driver's threads start here, with no signal open to them: a SIGTERM that one of them took would end the process
+// before it has drained.
+Expected<std::string> probe_gpu(int index) {
+  sigset_t every, before;
+  sigfillset(&every);
+  pthread_sigmask(SIG_SETMASK, &every, &before);
+  auto plugin = load_cuda_plugin(cuda_plugin_abi());
+  auto gpu = plugin ? (*plugin)->probe({.index = index}) : Expected<std::string>(fail(plugin.error()));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return gpu;
+}
+
 Expected<Machine> make_cuda_machine(const EngineSetup& setup, BackendOptions options) {
   auto plugin = load_cuda_plugin(cuda_plugin_abi());
   if (!plugin) return fail(plugin.error());
-  const auto gpu = (*plugin)->probe({.index = setup.device_index});
+  const auto gpu = probe_gpu(setup.device_index);
   if (!gpu) return fail(gpu.error());
   auto tuning = find_tuning(*gpu);
   if (!tuning) return fail(tuning.error());
@@ -116,8 +131,7 @@ ModelReport make_report(const Described& d, const Backend& backend, MemoryPlan m
 Expected<DeviceDecision> decide_device(const std::string& choice, int index) {
   if (choice == "cpu") return DeviceDecision{"cpu", ""};
   CHECK_MSG(choice == "cuda" || choice == "auto", "a device is auto, cpu or cuda");
-  auto plugin = load_cuda_plugin(cuda_plugin_abi());
-  const Expected<std::string> gpu = plugin ? (*plugin)->probe({.index = index}) : Expected<std::string>(fail(plugin.error()));
+  const Expected<std::string> gpu = probe_gpu(index);
   if (gpu) return DeviceDecision{"cuda", *gpu};
   if (choice == "auto") return DeviceDecision{"cpu", gpu.error().message()};
   return fail(gpu.error());

@@ -2,6 +2,8 @@
 #include "device/cuda_plugin.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
@@ -34,6 +36,14 @@ TEST(CudaPlugin, auto_takes_the_gpu_and_an_index_beyond_it_is_an_error) {
   EXPECT_EQ(decide_device("auto", 3)->kind, "cpu");
   EXPECT_EQ(decide_device("auto", 3)->reason, "there is no stand-in 3");
   EXPECT_EQ(decide_device("cuda", 3).error().message(), "there is no stand-in 3");
+}
+
+// Seen on a GPU: a thread that the driver had started took the server's SIGTERM, and the process ended undrained.
+TEST(CudaPlugin, a_drivers_threads_never_take_a_signal_of_the_process) {
+  EXPECT_EQ(decide_device("cuda")->reason, "a stand-in");  // not "a stand-in open to SIGTERM"
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  EXPECT_FALSE(sigismember(&blocked, SIGTERM));
 }
 
 TEST(CudaPlugin, the_engine_runs_on_its_device_and_backend) {

@@ -1,4 +1,7 @@
 // A plugin whose GPU is the CPU: what the loader and the engine do with one can be tested where there is none.
+#include <pthread.h>
+#include <signal.h>
+
 #include "kernels/cuda_abi.h"
 
 namespace tailrace {
@@ -11,7 +14,9 @@ Expected<std::unique_ptr<Device>> create_device(const CudaDeviceOptions& options
 
 Expected<std::string> probe(const CudaDeviceOptions& options) {
   if (options.index != 0) return fail(StatusCode::kInvalidArgument, "there is no stand-in " + std::to_string(options.index));
-  return std::string("a stand-in");
+  sigset_t blocked;  // as the threads that a driver starts here would inherit it
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  return std::string(sigismember(&blocked, SIGTERM) ? "a stand-in" : "a stand-in open to SIGTERM");
 }
 
 std::unique_ptr<Backend> create_backend(Device&, const BackendOptions& options) { return create_cpu_backend(options); }
