@@ -190,6 +190,7 @@ void CudaBackend::queue_step(const StepShape& step, cudaStream_t stream) {
 std::vector<std::string> CudaBackend::decisions() const {
   std::string sizes;
   for (const Graph& graph : graphs_) sizes += (sizes.empty() ? "" : ", ") + std::to_string(graph.rows);
+  if (graphs_.empty() && options_.max_graph_rows > 0) sizes = "up to " + std::to_string(options_.max_graph_rows);  // not yet bound
   const auto most = [](WeightForm form) { return std::to_string(CudaProducts::most_own_tokens(form)); };
   const std::string splits = options_.kv_splits > 0 ? std::to_string(options_.kv_splits) + " splits (fixed)"
                                                     : "splits planned on the device from effective lengths";
