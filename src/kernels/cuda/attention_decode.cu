@@ -1,7 +1,7 @@
 // Decode attention: o = softmax(scale q K^T) V for one query token per row, over KV tiles of 64 tokens.
 //
 // Mapping. Each (row, KV head) unit is cut into chunks of equal length (attention_plan.cu); CTAs take them by ticket, so that the grid
-// ends together although some SMs read faster. The producer warp asks for a chunk's queries and issues bulk copies of K and V
+// ends together although some SMs read faster. The producer warp issues bulk copies of a chunk's queries, and of K and V
 // into a ring, running ahead over chunk borders; consumer warps take 16 of a tile's 64 keys each and all query heads of
 // the group at once (m16n8k16), with their own running maximum, denominator and output. At head_dim 512 eight consumer
 // warps: two share 16 keys, each with half of the output dims.
@@ -37,7 +37,8 @@ struct Config {
   static constexpr int kStages = D == 64 ? 10 : D == 128 ? (ROWS == 8 ? 6 : 11) : D == 256 && ROWS == 8 ? 6 : 5;
   static constexpr int kJoinSlots = D == 64 ? 4 : 2;         // key-warps whose outputs lie in shared memory at once
   static constexpr int kJoinFloats = kJoinSlots * ROWS * D;
-  static constexpr int kQueryBytes = ROWS * D * 2;           // twice: this segment's and the next one's
+  static constexpr int kQueryStride = D * 2 + 16;            // eight rows of it lie in different banks
+  static constexpr int kQueryBytes = ROWS * kQueryStride;    // twice: this chunk's and the next one's
   static constexpr int kSharedBytes = kStages * kStageBytes + kJoinFloats * 4 + 2 * kQueryBytes +
                                       2 * 2 * 4 * 16 * 4 + kQueue * sizeof(DecodeChunk) + 2 * (kStages + kQueue) * 8;
 };
@@ -66,23 +67,18 @@ struct Shared {
   }
 };
 
-// Asks for the queries of a chunk's group (swizzled as the pool is, padding zero); a warp's work.
+// Both places for queries begin as zeros: what pads a group or head_dim is never written again.
 template <int D, int ROWS>
-__device__ void request_query(const DecodeParams& p, const DecodeChunk& c, char* query, int lane) {
-  const int group = p.q_heads / p.kv_heads;
-  const __nv_bfloat16* q = p.q + (int64_t{c.row} * p.q_heads + c.head * group) * p.head_dim;
-  for (int i = lane; i < ROWS * D / 8; i += 32) {
-    const int row = i / (D / 8), d = i % (D / 8) * 8;
-    const bool real = row < group && d < p.head_dim;
-    ptx::copy_16(query + (d >> 6) * (ROWS * 64 * 2) + swizzled(row, d & 63) * 2,
-                 real ? q + int64_t{row} * p.head_dim + d : q, real);
-  }
+__device__ void clear_queries(const Shared<D, ROWS>& shared) {
+  auto* words = reinterpret_cast<uint4*>(shared.query);
+  for (int i = threadIdx.x; i < 2 * Config<D, ROWS>::kQueryBytes / 16; i += Config<D, ROWS>::kThreads) words[i] = uint4{};
+  ptx::async_fence();  // bulk copies write there next
 }
 
 template <int D, int ROWS>
 __device__ void produce(const DecodeParams& p, const Shared<D, ROWS>& shared, int lane) {
   using C = Config<D, ROWS>;
-  const int num_chunks = p.plan->num_chunks;
+  const int num_chunks = p.plan->num_chunks, group = p.q_heads / p.kv_heads;
   auto* ticket = reinterpret_cast<unsigned*>(const_cast<unsigned char*>(plan_at(p.plan, kTicketsAt))) + p.launch_index;
   // Lane 0 takes the ticket of the chunk after next and loads the next chunk while it issues this one.
   auto draw = [&] { return num_chunks > gridDim.x ? static_cast<int>(gridDim.x + atomicAdd(ticket, 1u)) : num_chunks; };
@@ -103,13 +99,17 @@ __device__ void produce(const DecodeParams& p, const Shared<D, ROWS>& shared, in
   for (;;) {
     ptx::mbarrier_wait(shared.queue_empty + place, queue_phase);
     const DecodeChunk* c = shared.queue + place;
-    if (lane == 0) shared.queue[place] = next;
+    if (lane == 0) {
+      shared.queue[place] = next;
+      ptx::mbarrier_expect(shared.queue_full + place, next.num_blocks > 0 ? group * p.head_dim * 2 : 0);
+    }
     __syncwarp();
     const int num_blocks = c->num_blocks;
-    if (num_blocks > 0) request_query<D, ROWS>(p, *c, shared.query + place * C::kQueryBytes, lane);
-    ptx::copies_arrive(shared.queue_full + place);
-    if (lane == 0) ptx::mbarrier_arrive(shared.queue_full + place);
     if (num_blocks == 0) return;
+    if (lane < group) {  // a lane asks for one query head
+      const __nv_bfloat16* q = p.q + (int64_t{c->row} * p.q_heads + c->head * group + lane) * p.head_dim;
+      ptx::bulk_copy(shared.query + place * C::kQueryBytes + lane * C::kQueryStride, q, p.head_dim * 2, shared.queue_full + place);
+    }
     if (lane == 0) {
       next = load(after);
       if (after < num_chunks) after = draw();
@@ -155,7 +155,7 @@ struct State {
 
 // Adds to scores [16 heads, 16 keys] what DIMS dims contribute. ldmatrix x4: keys 0-7 and 8-15 by dims 0-7 and 8-15 of a k-step.
 // a: the queries' fragments of these dims if they are kept in registers (KEPT), else loaded here.
-template <int DIMS, int ROWS, bool KEPT>
+template <int DIMS, int ROWS, int STRIDE, bool KEPT>
 __device__ __forceinline__ void add_scores(float (&s)[2][4], uint32_t k_base, uint32_t q_base, const uint32_t (*kept)[4],
                                            int key0, int lane) {
   const int key = key0 + (lane & 7) + ((lane >> 4) << 3);
@@ -167,7 +167,7 @@ __device__ __forceinline__ void add_scores(float (&s)[2][4], uint32_t k_base, ui
     if constexpr (KEPT) {
       a[0] = kept[d / 16][0], a[1] = kept[d / 16][1], a[2] = kept[d / 16][2], a[3] = kept[d / 16][3];
     } else {
-      ptx::ldmatrix_x4(a, q_base + swizzled(q_row, (d + q_half) & 63) * 2 + (d >> 6) * (ROWS * 64 * 2));
+      ptx::ldmatrix_x4(a, q_base + q_row * STRIDE + (d + q_half) * 2);
     }
     ptx::ldmatrix_x4(b, k_base + swizzled(key, d + dim_half) * 2);
     ptx::mma_bf16(s[0], a, b[0], b[1]);
@@ -433,7 +433,7 @@ __device__ void consume(const DecodeParams& p, const Shared<D, ROWS>& shared, un
     if constexpr (kKept) {
 #pragma unroll
       for (int d = 0; d < D; d += 16) {
-        ptx::ldmatrix_x4(kept[d / 16], q_base + swizzled(lane & (ROWS - 1), (d + (lane >> 4) * 8) & 63) * 2 + (d >> 6) * (ROWS * 64 * 2));
+        ptx::ldmatrix_x4(kept[d / 16], q_base + (lane & (ROWS - 1)) * C::kQueryStride + (d + (lane >> 4) * 8) * 2);
       }
     }
     State<C::kOutDims> state;
@@ -445,8 +445,8 @@ __device__ void consume(const DecodeParams& p, const Shared<D, ROWS>& shared, un
 #pragma unroll
       for (int part = 0; part < C::kParts; ++part) {
         ptx::mbarrier_wait(shared.full + stage, phase);
-        add_scores<C::kPartDims, ROWS, kKept>(scores, ptx::smem_address(shared.stages + stage * C::kStageBytes),
-                                              q_base + part * (C::kPartDims / 64) * (ROWS * 64 * 2), kept, key0, lane);
+        add_scores<C::kPartDims, ROWS, C::kQueryStride, kKept>(scores, ptx::smem_address(shared.stages + stage * C::kStageBytes),
+                                                               q_base + part * C::kPartDims * 2, kept, key0, lane);
         advance();
       }
       finish_scores(scores, p, key_at, first_key, c.kv_len, lane);
@@ -471,6 +471,7 @@ __device__ void consume(const DecodeParams& p, const Shared<D, ROWS>& shared, un
         ptx::store_release(p.done + index, epoch);
       }
     }
+    __syncwarp();  // every lane has read its queries
     if (lane == 0) ptx::mbarrier_arrive(shared.queue_empty + place);
     if (++place == kQueue) place = 0, queue_phase ^= 1;
   }
@@ -489,11 +490,12 @@ decode_kernel(const __grid_constant__ DecodeParams p) {
       ptx::mbarrier_init(shared.empty + i, C::kWarps);
     }
     for (int i = 0; i < kQueue; ++i) {
-      ptx::mbarrier_init(shared.queue_full + i, 33);  // every lane's copies, and the chunk itself
+      ptx::mbarrier_init(shared.queue_full + i, 1);
       ptx::mbarrier_init(shared.queue_empty + i, C::kWarps);
     }
     ptx::mbarrier_init_fence();
   }
+  clear_queries(shared);
   __syncthreads();
   ptx::wait_for_previous_kernel();
   if (threadIdx.x / 32 >= C::kWarps) {

@@ -89,11 +89,6 @@ __device__ __forceinline__ void copy_wait_but() {
 // Orders this thread's ordinary writes to shared memory before later reads by the tensor cores and the copy engine.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// The barrier gets one arrival when all this thread's copies so far have ended.
-__device__ __forceinline__ void copies_arrive(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(smem_address(barrier)) : "memory");
-}
-
 // Moves registers between warp groups.
 template <int kCount>
 __device__ __forceinline__ void registers_up() {
