@@ -2,7 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
+
+#include "base/choice_option.h"
 
 namespace tailrace {
 namespace {
@@ -34,17 +35,15 @@ void add_engine_flags(CLI::App& app, IdsOptions& o, Overrides& over) {
   app.add_option("--cuda-graph-max-bs", over.graph_rows)->check(CLI::Range(1, 4096));
   app.add_option("--kv-splits", over.kv_splits, "auto or a number");
   app.add_flag("--no-prefix-cache", over.naive_cache);
-  app.add_option("--mixed", setup.mixed)
-      ->transform(CLI::CheckedTransformer(std::map<std::string, MixedMode>{
-          {"split", MixedMode::kSplit}, {"fold", MixedMode::kFold}, {"off", MixedMode::kOff}}));
-  app.add_option("--overlap", setup.engine.overlap)
-      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
-  app.add_option("--debug-staging", setup.staging,
-                 "how a step's metadata reaches the device: device, or packed, pinned, blocking to compare with")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, StagingMode>{{"device", StagingMode::kDevice},
-                                                                             {"packed", StagingMode::kPacked},
-                                                                             {"pinned", StagingMode::kPinned},
-                                                                             {"blocking", StagingMode::kBlocking}}));
+  add_choice(app, "--mixed", setup.mixed,
+             {{"split", MixedMode::kSplit}, {"fold", MixedMode::kFold}, {"off", MixedMode::kOff}});
+  add_choice(app, "--overlap", setup.engine.overlap, {{"on", true}, {"off", false}});
+  add_choice(app, "--debug-staging", setup.staging,
+             {{"device", StagingMode::kDevice},
+              {"packed", StagingMode::kPacked},
+              {"pinned", StagingMode::kPinned},
+              {"blocking", StagingMode::kBlocking}},
+             "how a step's metadata reaches the device: device, or packed, pinned, blocking to compare with");
 }
 
 void add_work_flags(CLI::App& app, IdsOptions& o) {

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/choice_option.h"
 #include "server/config_check.h"
 
 namespace tailrace {
@@ -27,16 +28,6 @@ constexpr const char* kUsage =
     "`tailrace COMMAND --help` lists a command's options.\n";
 
 const std::map<std::string, bool> kOnOff = {{"on", true}, {"off", false}};
-
-template <typename T>
-CLI::Option* add_choice(CLI::App& app, const std::string& name, T& value, std::map<std::string, T> choices,
-                        const std::string& help) {
-  std::string names;
-  for (const auto& [key, unused] : choices) names += (names.empty() ? "" : "|") + key;
-  return app.add_option(name, value, help)
-      ->transform(CLI::CheckedTransformer(std::move(choices)))
-      ->option_text(names);
-}
 
 // For doubles: CLI::Range lets NaN through.
 std::function<std::string(const std::string&)> within(double lo, double hi) {

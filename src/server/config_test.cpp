@@ -116,6 +116,13 @@ TEST(Config, unknown_flags_are_errors_with_advice) {
   EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "stray"}), "stray"));
 }
 
+TEST(Config, another_word_and_a_choices_number_are_answered_with_the_words) {
+  Paths paths;
+  for (const std::string word : {"sideways", "1"}) {
+    EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--mixed", word}), "--mixed: must be fold|off|split, not " + word));
+  }
+}
+
 TEST(Config, bad_values_name_the_flag) {
   Paths paths;
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
