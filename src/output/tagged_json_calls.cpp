@@ -1,0 +1,51 @@
+#include "output/tagged_json_calls.h"
+
+namespace tailrace {
+namespace {
+
+enum Marker { kOpen, kClose };
+
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \n\r\t") == std::string_view::npos; }
+
+}  // namespace
+
+void TaggedJsonCalls::text(std::string_view text, OutputSink& out) {
+  if (!call_) return gate_.text(text, out);
+  const size_t taken = call_->push(text, out);
+  if (call_->begun() && !std::exchange(reported_, true)) gate_.call_began();
+  const std::string_view rest = text.substr(taken);
+  if (call_->state() == CallJson::State::kOpen) return;
+  if (call_->state() == CallJson::State::kDone && is_blank(rest)) return;
+  give_up(rest, out);
+}
+
+// The call ends here, or never was one; what follows is content.
+void TaggedJsonCalls::give_up(std::string_view rest, OutputSink& out) {
+  const std::string text = (call_->begun() ? "" : raw_ + call_->raw()) + std::string(rest);
+  call_.reset();
+  gate_.text(text, out);
+}
+
+void TaggedJsonCalls::marker(int index, std::string_view spelling, OutputSink& out) {
+  const bool over = !call_ || (call_->ended() && !call_->in_arguments_string());
+  if (!over) return text(spelling, out);
+  if (index == kOpen) {
+    call_.emplace(*tools_);
+    raw_ = spelling;
+    reported_ = false;
+  } else if (call_) {
+    call_.reset();
+  } else {
+    text(spelling, out);
+  }
+}
+
+void TaggedJsonCalls::finish(OutputSink& out) {
+  if (call_) {
+    call_->finish(out);
+    give_up("", out);
+  }
+  gate_.finish(out);
+}
+
+}  // namespace tailrace
