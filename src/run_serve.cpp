@@ -100,7 +100,7 @@ void bound_exit(int code) {
   }).detach();
 }
 
-void print_start_up(const ServeConfig& config, const EngineHost& host) {
+void print_start_up(const ServeConfig& config, const OutputFormat& output, const EngineHost& host) {
   if (config.log_level < LogLevel::kInfo) return;
   const std::string& reason = config.engine.device_reason;
   const bool fell_back = config.engine.device == DeviceChoice::kCpu && !reason.empty();
@@ -108,6 +108,7 @@ void print_start_up(const ServeConfig& config, const EngineHost& host) {
               fell_back ? ("; no GPU: " + reason).c_str() : "");
   std::printf("model            %s\n", config.model.path.c_str());
   print_model_report(host.report());
+  std::printf("answers          %s\n", describe(output).c_str());
   const CostModel& cost = host.cost();
   std::printf("\nmeasured cost    step %.0f us + %.0f us per decode row + %.1f us per prefill token\n", cost.base_us,
               cost.decode_row_us, cost.extend_token_us);
@@ -133,17 +134,20 @@ int run_serve(const ServeConfig& config) {
     std::fprintf(stderr, "tailrace: warning: the chat template refuses a user's \"Hello\", as every such chat will be: %s\n",
                  chat.message().c_str());
   }
+  auto output = settle_output_format(config.model.tool_call_parser, config.model.reasoning_parser, **text);
+  if (!output) return bad_input(output.error());
   EngineSetup setup = engine_setup(config);
   setup.real_vocab = static_cast<int64_t>((*text)->tokenizer->vocab_size());
   const bool terminal = isatty(STDERR_FILENO);
   auto host = EngineHost::create(setup, queue, status, terminal ? draw_progress : nullptr);
   if (!host) return bad_input(host.error());
-  print_start_up(config, **host);
+  print_start_up(config, *output, **host);
 
   const ModelReport& report = (*host)->report();
   ServedModel model;
   model.name = served_name(config);
   model.text = *text;
+  model.output = *output;
   model.context_length = report.memory.context_length;
   model.vocab_size = static_cast<int32_t>(report.memory.step.vocab);
   model.max_running_requests = report.memory.step.max_rows;

@@ -16,11 +16,10 @@ size_t CallJson::push(std::string_view text, OutputSink& out) {
   while (at < text.size() && state_ == State::kOpen) {
     const bool arguments = expect_ == Expect::kArguments;
     const size_t taken = arguments ? push_arguments(text.substr(at), out) : (step(text[at], out) ? 1 : 0);
-    if (!begun_) raw_ += text.substr(at, taken);
+    if (!begun_ || (ended_ && !arguments)) unread_ += text.substr(at, taken);
     at += taken;
     if (taken == 0 && !arguments) break;
   }
-  if (begun_) raw_.clear();
   return at;
 }
 
@@ -97,7 +96,9 @@ size_t CallJson::push_arguments(std::string_view text, OutputSink& out) {
   }
   if (arguments_.state() == JsonStream::State::kBroken) {
     fail_here();
-    if (begun_) end_arguments(out, false);
+    if (!begun_) return taken;
+    unread_ = arguments_.unwritten();
+    end_arguments(out, false);
   } else if (arguments_.state() == JsonStream::State::kDone) {
     expect_ = Expect::kCommaOrEnd;
     if (begun_) end_arguments(out, true);
@@ -108,6 +109,7 @@ size_t CallJson::push_arguments(std::string_view text, OutputSink& out) {
 void CallJson::begin_if_known(OutputSink& out) {
   if (begun_ || !has_name_ || !has_arguments_) return;
   begun_ = true;
+  unread_.clear();
   out.begin_call(name_);
   out.arguments(std::exchange(early_, {}));
   if (arguments_.state() == JsonStream::State::kDone) end_arguments(out, true);
@@ -129,6 +131,7 @@ bool CallJson::end_object(OutputSink& out) {
     end_arguments(out, true);
   }
   state_ = State::kDone;
+  unread_.clear();
   return true;
 }
 

@@ -10,16 +10,17 @@
 
 namespace tailrace {
 
-// Nothing is reported before it is certain to be a call of an offered function: its name and the begin of its arguments were
-// read (the arguments may be called "parameters"; "id" and "type" may stand beside them). From then on arguments go out as they
-// come. The call has ended when its arguments have: that the object is closed properly is no longer asked.
+// Nothing is reported before it is certain to be a call of an offered function: its name and the begin of its
+// arguments were read (the arguments may be called "parameters"; "id" and "type" may stand beside them). From then on
+// arguments go out as they come. The call has ended when its arguments have: that the object is closed properly is no
+// longer asked.
 class CallJson {
  public:
   enum class State {
     kOpen,
     kDone,    // the object is closed
-    kFailed,  // not a call: raw() is text, and so is the rest
-    kBroken,  // began as a call and was ended; the rest is text
+    kFailed,  // not a call: unread() and the rest are text
+    kBroken,  // began as a call and was ended: unread() and the rest are text
   };
 
   explicit CallJson(const OfferedTools& tools) : tools_(tools), arguments_(/*object_only=*/true) {}
@@ -33,7 +34,8 @@ class CallJson {
   bool ended() const { return ended_; }  // the arguments are complete
   // A marker's spelling here is text of the arguments.
   bool in_arguments_string() const { return expect_ == Expect::kArguments && arguments_.in_string(); }
-  const std::string& raw() const { return raw_; }  // all that was pushed, until it began
+  // What was pushed and is in nothing that was reported.
+  const std::string& unread() const { return unread_; }
 
  private:
   enum class Expect { kObject, kKeyOrEnd, kKey, kKeyText, kColon, kValue, kName, kOther, kArguments, kCommaOrEnd };
@@ -51,7 +53,7 @@ class CallJson {
   State state_ = State::kOpen;
   Expect expect_ = Expect::kObject;
   JsonStream arguments_;
-  std::string key_, name_, raw_;
+  std::string key_, name_, unread_;
   std::string early_;  // arguments that came before the name
   bool has_name_ = false, has_arguments_ = false, begun_ = false, ended_ = false;
 };

@@ -65,11 +65,14 @@ size_t JsonStream::push(std::string_view text, std::string* out) {
   while (at < text.size() && state_ == State::kOpen) {
     if (const size_t run = plain_run(text.substr(at), out); run > 0) {
       at += run;
-    } else if (!step(text[at], out)) {
-      break;
-    } else {
-      ++at;
+      continue;
     }
+    unwritten_ += text[at];
+    if (!step(text[at], out)) {
+      if (!unwritten_.empty()) unwritten_.pop_back();
+      break;
+    }
+    ++at;
   }
   return at;
 }
@@ -80,6 +83,7 @@ size_t JsonStream::plain_run(std::string_view text, std::string* out) {
   if (!escape_.empty() || high_surrogate_ != 0) return 0;
   const auto end = std::find_if_not(text.begin(), text.end(), is_plain);
   const auto run = static_cast<size_t>(end - text.begin());
+  unwritten_ += text.substr(0, run);
   put(text.substr(0, run), out);
   return run;
 }
@@ -92,6 +96,7 @@ bool JsonStream::step(char c, std::string* out) {
       return scalar_.size() <= kMaxScalarBytes || broken();
     }
     if (!end_scalar(out) || state_ == State::kDone) return false;
+    unwritten_ = c;
   }
   if (is_space(c)) return true;
   switch (expect_) {
@@ -246,7 +251,10 @@ bool JsonStream::end_container(char c, std::string* out) {
 }
 
 void JsonStream::end_value() {
-  if (stack_.size() <= muted_depth_) muted_depth_ = 0;
+  if (muted_depth_ != 0 && stack_.size() <= muted_depth_) {
+    muted_depth_ = 0;
+    unwritten_.clear();
+  }
   expect_ = Expect::kCommaOrEnd;
   if (stack_.empty()) state_ = State::kDone;
 }
@@ -269,6 +277,7 @@ void JsonStream::announce(std::string* out) {
 void JsonStream::write(std::string_view text, std::string* out) {
   if (muted_depth_ != 0) return;
   out->append(text);
+  unwritten_.clear();
   wrote_ = true;
 }
 

@@ -9,10 +9,10 @@
 
 namespace tailrace {
 
-// What it writes is compact and, once close() was called, always one whole value that this server takes back in a request:
-// within its depth, no key twice (the first one counts), no number beyond a double (null instead), no lone surrogates (U+FFFD),
-// control characters escaped. It forgives what models get wrong (a comma before a bracket, raw line breaks in strings, True,
-// False, None) and gives strings out in pieces. Costs O(bytes).
+// What it writes is compact and, once close() was called, always one whole value that this server takes back in a
+// request: within its depth, no key twice (the first one counts), no number beyond a double (null instead), no lone
+// surrogates (U+FFFD), control characters escaped. It forgives what models get wrong (a comma before a bracket, raw
+// line breaks in strings, True, False, None) and gives strings out in pieces. Costs O(bytes).
 class JsonStream {
  public:
   enum class State { kOpen, kDone, kBroken };
@@ -29,6 +29,8 @@ class JsonStream {
   void close(std::string* out);
 
   State state() const { return state_; }
+  // What was read and is in nothing that was written: an unfinished member, white space, a member that was skipped.
+  const std::string& unwritten() const { return unwritten_; }
   bool in_string() const { return state_ == State::kOpen && (expect_ == Expect::kString || expect_ == Expect::kKeyText); }
 
  private:
@@ -63,6 +65,7 @@ class JsonStream {
   std::vector<Frame> stack_;
   std::string scalar_;          // a number or a word, until it ends
   std::string key_;             // raw JSON of the key being read, or of the member to announce
+  std::string unwritten_;
   std::string escape_;          // an escape sequence that is not complete
   uint32_t high_surrogate_ = 0; // waits for its other half
   size_t muted_depth_ = 0;      // a repeated key's value is skipped until the stack is this high; 0: not

@@ -9,8 +9,8 @@
 
 namespace tailrace {
 
-// A marker that the tokenizer has as a special token counts only as that token: its spelling in plain text is text. Any other
-// one is found by its spelling, over any number of tokens. No marker may be the beginning of another.
+// A marker that the tokenizer has as a special token counts only as that token: its spelling in plain text is text.
+// Any other one is found by its spelling, over any number of tokens. No marker may be the beginning of another.
 class MarkerLexer {
  public:
   struct Piece {

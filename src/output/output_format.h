@@ -25,14 +25,14 @@ struct OutputFormat {
   ReasoningFormat reasoning = ReasoningFormat::kNone;
 };
 
-// Replaces kAuto by what the chat template says (kNone without one). kInvalidArgument where a chosen format needs tokens
-// that the tokenizer lacks.
+// Replaces kAuto by what the chat template says (kNone without one). kInvalidArgument where a chosen format needs
+// tokens that the tokenizer lacks.
 Expected<OutputFormat> settle_output_format(ToolFormat tools, ReasoningFormat reasoning, const TextModel& text);
 // "tool calls qwen, reasoning none", for the start-up report.
 std::string describe(const OutputFormat& format);
 
-// Where an answer to `prompt` (as rendered) begins. Of a template that never writes the marker the model is taken to begin
-// inside its reasoning.
+// Where an answer to `prompt` (as rendered) begins. Of a template that never writes the marker the model is taken to
+// begin inside its reasoning.
 ThinkStart think_start(const OutputFormat& format, std::string_view prompt, std::string_view template_source);
 
 // The parser of one answer; null where all text is content: no reasoning, and no tools offered.

@@ -27,8 +27,8 @@ enum class ThinkStart {
   kUnsaid,   // reasoning only if the answer begins with the marker
 };
 
-// Line breaks right inside the reasoning's markers and right after its end belong to the frame. Reasoning that never ends
-// stays reasoning. In a call and in content (unless it reopens) the markers are text.
+// Line breaks right inside the reasoning's markers and right after its end belong to the frame. Reasoning that never
+// ends stays reasoning. In a call and in content (unless it reopens) the markers are text.
 class TaggedAnswer : public OutputParser {
  public:
   // No `think`: the answer has no reasoning. `tools` null: no calls either.

@@ -21,7 +21,7 @@ void TaggedJsonCalls::text(std::string_view text, OutputSink& out) {
 
 // The call ends here, or never was one; what follows is content.
 void TaggedJsonCalls::give_up(std::string_view rest, OutputSink& out) {
-  const std::string text = (call_->begun() ? "" : raw_ + call_->raw()) + std::string(rest);
+  const std::string text = (call_->begun() ? "" : opening_) + call_->unread() + std::string(rest);
   call_.reset();
   gate_.text(text, out);
 }
@@ -31,7 +31,7 @@ void TaggedJsonCalls::marker(int index, std::string_view spelling, OutputSink& o
   if (!over) return text(spelling, out);
   if (index == kOpen) {
     call_.emplace(*tools_);
-    raw_ = spelling;
+    opening_ = spelling;
     reported_ = false;
   } else if (call_) {
     call_.reset();
@@ -43,7 +43,7 @@ void TaggedJsonCalls::marker(int index, std::string_view spelling, OutputSink& o
 void TaggedJsonCalls::finish(OutputSink& out) {
   if (call_) {
     call_->finish(out);
-    give_up("", out);
+    if (call_->state() == CallJson::State::kFailed) give_up("", out);
   }
   gate_.finish(out);
 }

@@ -29,7 +29,7 @@ class TaggedJsonCalls : public ToolStage {
 
   const std::shared_ptr<const OfferedTools> tools_;
   std::optional<CallJson> call_;
-  std::string raw_;  // what stands for the call while it may turn out to be text
+  std::string opening_;  // the marker, in case that no call follows
   bool reported_ = false;
   ContentGate gate_;
 };

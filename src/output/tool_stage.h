@@ -23,8 +23,8 @@ class ToolStage {
   virtual bool idle() const = 0;
 };
 
-// Content around calls: white space that turns out to stand before a call, between calls or after the last is their frame
-// and no content.
+// Content around calls: white space that turns out to stand before a call, between calls or after the last is their
+// frame and no content.
 class ContentGate {
  public:
   void text(std::string_view text, OutputSink& out) {

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iostream>
 #include <optional>
+#include <utility>
 
 #include "server/child_server.h"
 
@@ -63,6 +64,12 @@ int converse(const ChatConfig& config, const ServerAddress& address, const std::
   return exit_code;
 }
 
+// A member's text; "" when it has none.
+std::string text_of(const Json& object, const char* name) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
 }  // namespace
 
 ChatSession::ChatSession(const ChatConfig& config, const ServerAddress& address, std::string model,
@@ -93,6 +100,7 @@ ChatSession::Outcome ChatSession::ask(const std::string& text) {
   if (config_.max_tokens > 0) body["max_tokens"] = config_.max_tokens;
   if (config_.temperature >= 0) body["temperature"] = config_.temperature;
   last_timing_.clear();
+  thinking_ = false;
   std::string answer, error;
   const auto reply = connection_.post("/v1/chat/completions", dump_json(body),
                                       [&](std::string_view data) { on_event(data, answer, error); });
@@ -129,10 +137,12 @@ void ChatSession::on_event(std::string_view data, std::string& answer, std::stri
   for (const Json& choice : (*json)["choices"]) {
     if (!choice.is_object() || !choice.contains("delta")) continue;
     const Json& delta = choice["delta"];
-    if (!delta.is_object() || !delta.contains("content") || !delta["content"].is_string()) continue;
-    const auto& text = delta["content"].get_ref<const std::string&>();
+    if (!delta.is_object()) continue;
+    const std::string thought = text_of(delta, "reasoning_content"), text = text_of(delta, "content");
+    if (!thought.empty()) thinking_ = true;
+    if (!text.empty() && std::exchange(thinking_, false)) out_ << "\n\n";
     answer += text;
-    out_ << text << std::flush;
+    out_ << thought << text << std::flush;
   }
   if (json->contains("timings") && (*json)["timings"].is_object()) {
     char text[64];

@@ -21,8 +21,8 @@ class ChatSession {
               std::ostream& out);
 
   enum class Outcome { kAnswered, kStopped, kCommand, kFailed, kExit };
-  // One line of input: a command (/help, /reset, /exit) or a message. A failed message leaves the history as it was; of a
-  // stopped answer the part that came stays in it.
+  // One line of input: a command (/help, /reset, /exit) or a message. A failed message leaves the history as it was;
+  // of a stopped answer the part that came stays in it.
   Outcome handle_line(const std::string& line);
 
   const Json& history() const { return messages_; }
@@ -38,6 +38,7 @@ class ChatSession {
   ChatConnection connection_;
   std::ostream& out_;
   Json messages_ = Json::array();
+  bool thinking_ = false;  // reasoning is shown, content has not begun
   std::string last_timing_;
 };
 

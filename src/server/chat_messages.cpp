@@ -1,7 +1,9 @@
 #include "server/chat_messages.h"
 
+#include <set>
 #include <string>
 
+#include "server/chat_tools.h"
 #include "server/json_fields.h"
 #include "server/openai_request.h"
 
@@ -41,42 +43,59 @@ ApiExpected<std::string> join_parts(const Json& parts, const std::string& path) 
   return text;
 }
 
-ApiExpected<Json> check_message(const Json& message, const std::string& path) {
+bool is_role(const std::string& role) {
+  return role == "system" || role == "user" || role == "assistant" || role == "tool";
+}
+
+// The text of `content`, which an assistant's message with calls need not have.
+ApiExpected<std::string> content_text(const Json* content, const std::string& path, bool optional) {
+  if (content == nullptr) return optional ? ApiExpected<std::string>("") : fault(path, "is required");
+  if (content->is_string()) return content->get<std::string>();
+  if (content->is_array()) return content->empty() && optional ? ApiExpected<std::string>("") : join_parts(*content, path);
+  return fault(path, std::string("must be a string or an array of parts, not ") + json_kind(*content));
+}
+
+// `call_ids`: of the calls in earlier messages; this one's are added.
+ApiExpected<Json> check_message(const Json& message, const std::string& path, std::set<std::string>& call_ids) {
   if (!message.is_object()) return fault(path, std::string("must be an object, not ") + json_kind(message));
   FieldReader fields(message, path + ".");
-  std::string role, name, reasoning;
+  std::string role, name, reasoning, answered;
   fields.read("role", role, 64);
   if (fields.ok() && role.empty()) fields.set_error("role", "is required");
-  if (role == "tool" || role == "function") fields.set_error("role", "'" + role + "' is not supported: no tools yet");
+  if (role == "function") fields.set_error("role", "'function' is not supported: use tools and the role 'tool'");
   if (role == "developer") role = "system";
-  if (role != "system" && role != "user" && role != "assistant") {
-    fields.set_error("role", "must be system, developer, user or assistant, not '" + role + "'");
+  if (!is_role(role)) {
+    fields.set_error("role", "must be system, developer, user, assistant or tool, not '" + role + "'");
   }
   fields.read("name", name, 256);
   fields.read("reasoning_content", reasoning, kMaxTextBytes);
-  fields.refuse("tool_calls", {Json::array()}, "this server does not call tools yet");
-  fields.refuse("tool_call_id", {}, "this server does not call tools yet");
-  fields.refuse("function_call", {}, "this server does not call functions");
+  const Json* calls = fields.get("tool_calls");
+  fields.read("tool_call_id", answered, kMaxCallIdBytes);
+  fields.refuse("function_call", {}, "use tools and tool_calls");
   fields.refuse("audio", {}, "text only");
   fields.refuse("refusal", {}, "put the text into content");
   fields.refuse("annotations", {Json::array()}, "text only");
   const Json* content = fields.get("content");
   fields.refuse_unknown();
-  if (fields.ok() && content == nullptr) fields.set_error("content", "is required");
+  const bool has_calls = calls != nullptr && *calls != Json::array();
+  if (has_calls && role != "assistant") fields.set_error("tool_calls", "belongs to an assistant's message");
+  if (!answered.empty() && role != "tool") fields.set_error("tool_call_id", "belongs to a message with the role 'tool'");
+  if (role == "tool" && call_ids.count(answered) == 0) {
+    fields.set_error("tool_call_id", answered.empty() ? "is required" : "is of no call in an earlier message");
+  }
   if (!fields.ok()) return api_fail(*fields.error());
 
-  Json out = {{"role", role}};
-  if (content->is_string()) {
-    out["content"] = *content;
-  } else if (content->is_array()) {
-    auto text = join_parts(*content, path + ".content");
-    if (!text) return api_fail(text.error());
-    out["content"] = std::move(*text);
-  } else {
-    return fault(path + ".content", std::string("must be a string or an array of parts, not ") + json_kind(*content));
-  }
+  auto text = content_text(content, path + ".content", has_calls);
+  if (!text) return api_fail(text.error());
+  Json out = {{"role", role}, {"content", std::move(*text)}};
   if (!name.empty()) out["name"] = name;
   if (!reasoning.empty()) out["reasoning_content"] = reasoning;
+  if (role == "tool") out["tool_call_id"] = answered;
+  if (has_calls) {
+    auto checked = check_tool_calls(*calls, path + ".tool_calls", call_ids);
+    if (!checked) return api_fail(checked.error());
+    out["tool_calls"] = std::move(*checked);
+  }
   return out;
 }
 
@@ -87,8 +106,9 @@ ApiExpected<Json> check_messages(const Json& messages) {
   if (messages.empty()) return fault("messages", "is empty");
   if (messages.size() > kMaxMessages) return fault("messages", "holds too many messages");
   Json out = Json::array();
+  std::set<std::string> call_ids;
   for (size_t i = 0; i < messages.size(); ++i) {
-    auto message = check_message(messages[i], "messages[" + std::to_string(i) + "]");
+    auto message = check_message(messages[i], "messages[" + std::to_string(i) + "]", call_ids);
     if (!message) return api_fail(message.error());
     out.push_back(std::move(*message));
   }

@@ -1,14 +1,34 @@
 #include "server/choice_stream.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "server/seed_source.h"
 
 namespace tailrace {
 
+namespace {
+
+// Nine letters and digits, which is what Mistral's templates ask of an id; the others take any.
+std::string call_id(uint64_t seed, int32_t index) {
+  constexpr std::string_view kSymbols = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  uint64_t bits = SeedSource(seed + static_cast<uint64_t>(index)).next();
+  std::string id;
+  for (int i = 0; i < 9; ++i, bits /= kSymbols.size()) id += kSymbols[bits % kSymbols.size()];
+  return id;
+}
+
+}  // namespace
+
 ChoiceStream::ChoiceStream(std::shared_ptr<const Request> request, std::shared_ptr<const Tokenizer> tokenizer,
-                           std::vector<std::string> stops, TextPosition position)
+                           ChoiceRules rules)
     : request_(std::move(request)),
-      detokenizer_(std::move(tokenizer), /*skip_special=*/true, position),
-      matcher_(std::move(stops)) {}
+      detokenizer_(std::move(tokenizer), /*skip_special=*/true, rules.position),
+      matcher_(std::move(rules.stops)),
+      parser_(std::move(rules.parser)),
+      parallel_calls_(rules.parallel_calls),
+      call_seed_(rules.call_seed) {}
 
 bool ChoiceStream::is_stop_token(TokenId id) const {
   const auto& ids = request_->stop_token_ids;
@@ -33,12 +53,58 @@ void ChoiceStream::accept(TokenEvent event) {
 }
 
 void ChoiceStream::accept_token(TokenEvent event) {
-  const std::string text = detokenizer_.push(event.id);
+  const bool control = parser_ && parser_->is_control(event.id);
+  const std::string text = control ? detokenizer_.flush() : detokenizer_.push(event.id);
+  const TokenId id = event.id;
   if (request_->sampling.num_top_logprobs >= 0) delta_.logprobs.push_back(std::move(event));
   push_text(text);
+  if (!control || ended_) return;
+  parser_->control(id, found_);
+  take_events();
 }
 
 void ChoiceStream::push_text(const std::string& text) {
+  if (!parser_) return push_content(text);
+  if (text.empty()) return;
+  parser_->text(text, found_);
+  take_events();
+}
+
+void ChoiceStream::take_events() {
+  for (OutputEvent& event : found_.take()) {
+    switch (event.kind) {
+      case OutputEvent::Kind::kContent: push_content(event.text); break;
+      case OutputEvent::Kind::kReasoning: delta_.reasoning += event.text; break;
+      case OutputEvent::Kind::kCallBegin:
+        if (!parallel_calls_ && num_calls_ > 0) return end("stop");
+        begin_call(std::move(event.text));
+        break;
+      case OutputEvent::Kind::kCallArguments:
+        if (delta_.calls.empty() || delta_.calls.back().index != num_calls_ - 1) delta_.calls.push_back({num_calls_ - 1});
+        delta_.calls.back().arguments += event.text;
+        break;
+      case OutputEvent::Kind::kCallEnd:
+        whole_call_ |= event.complete;
+        if (!parallel_calls_ && event.complete) return end("stop");
+    }
+    if (ended_) return;
+  }
+}
+
+void ChoiceStream::begin_call(std::string name) {
+  delta_.calls.push_back({num_calls_, call_id(call_seed_, num_calls_), std::move(name), ""});
+  ++num_calls_;
+}
+
+// Ends the choice before the sequence does.
+void ChoiceStream::end(const char* reason) {
+  ended_ = true;
+  finish_reason_ = whole_call_ ? "tool_calls" : reason;
+  delta_.text += matcher_.finish();
+  request_->stream->cancel();
+}
+
+void ChoiceStream::push_content(const std::string& text) {
   if (completion_tokens_ < request_->min_tokens) {
     delta_.text += text;
     return;
@@ -62,13 +128,19 @@ void ChoiceStream::finish(const TokenEvent& event) {
     held_stop_token_.reset();
     accept_token(std::move(held));
   }
-  if (!ended_) push_text(detokenizer_.finish());
-  if (!ended_) delta_.text += matcher_.finish();
+  if (!ended_) push_text(detokenizer_.flush());
+  if (!ended_ && parser_) {
+    parser_->finish(found_);
+    take_events();
+  }
+  if (ended_) return;
+  delta_.text += matcher_.finish();
   ended_ = true;
+  if (whole_call_ && event.finish == FinishReason::kStop) finish_reason_ = "tool_calls";
 }
 
 ChoiceDelta ChoiceStream::take_delta() {
-  if (!ended_ && delta_.text.empty()) return {};
+  if (!ended_ && delta_.empty()) return {};
   return std::exchange(delta_, {});
 }
 

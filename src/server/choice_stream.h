@@ -1,9 +1,11 @@
-// ChoiceStream: turns one sequence's token events into text that may be sent, log probabilities and a finish reason.
+// ChoiceStream: turns one sequence's token events into what may be sent: content, reasoning, tool calls, log
+// probabilities and a finish reason.
 //
-// Rules, the same whether streamed or not. completion_tokens counts every generated token: the end-of-sequence or stop
-// token too, and with a stop string all tokens up to and including the one that completed the match. Text holds neither stop
-// tokens nor the stop string. Log probabilities are listed for every counted token except a stop token. Before min_tokens
-// tokens stop strings are not looked for.
+// Rules, the same whether streamed or not. completion_tokens counts every generated token: the end-of-sequence or
+// stop token too, and with a stop string all tokens up to and including the one that completed the match. Text holds
+// neither stop tokens nor the stop string. Log probabilities are listed for every counted token except a stop token.
+// Before min_tokens tokens stop strings are not looked for. They are looked for in the content alone: not in
+// reasoning, not in calls.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +15,49 @@
 #include <vector>
 
 #include "base/request.h"
+#include "output/output_parser.h"
 #include "text/detokenizer.h"
 #include "text/stop_matcher.h"
 
 namespace tailrace {
 
+// A piece of one call.
+struct ToolCallDelta {
+  int32_t index = 0;      // of the call in the choice
+  std::string id, name;   // in the call's first piece; empty in later ones
+  std::string arguments;
+};
+
 // What became certain since the last take.
 struct ChoiceDelta {
-  std::string text;
+  std::string text;       // content
+  std::string reasoning;
+  std::vector<ToolCallDelta> calls;  // at most one piece of each call
   std::vector<TokenEvent> logprobs;  // events whose log probabilities are due; empty unless asked for
+
+  bool empty() const { return text.empty() && reasoning.empty() && calls.empty(); }
+};
+
+// How a choice's tokens are read.
+struct ChoiceRules {
+  std::vector<std::string> stops;
+  TextPosition position = TextPosition::kBegin;
+  std::unique_ptr<OutputParser> parser;  // null: all text is content
+  bool parallel_calls = true;            // else the choice ends with its first call
+  uint64_t call_seed = 0;                // draws the ids of calls
 };
 
 class ChoiceStream {
  public:
-  ChoiceStream(std::shared_ptr<const Request> request, std::shared_ptr<const Tokenizer> tokenizer,
-               std::vector<std::string> stops, TextPosition position);
+  ChoiceStream(std::shared_ptr<const Request> request, std::shared_ptr<const Tokenizer> tokenizer, ChoiceRules rules);
 
-  // Events after the end are dropped. A completed stop string cancels the request.
+  // Events after the end are dropped. A completed stop string cancels the request, and so does the end of the one call.
   void accept(TokenEvent event);
-  // Empty while text is held back (unless the sequence has ended): log probabilities go out with their text.
+  // Empty while all is held back (unless the sequence has ended): log probabilities go out with their text.
   ChoiceDelta take_delta();
 
   bool ended() const { return ended_; }
-  const char* finish_reason() const { return finish_reason_; }  // "stop" or "length"; null before the end and on an error
+  const char* finish_reason() const { return finish_reason_; }  // "stop", "length" or "tool_calls" (a whole call, and nothing cut); null before the end and on an error
   const Status& error() const { return error_; }                // not ok: the engine ended the request with an error
   int32_t completion_tokens() const { return completion_tokens_; }
   const std::shared_ptr<const Request>& request() const { return request_; }
@@ -43,12 +65,22 @@ class ChoiceStream {
  private:
   void accept_token(TokenEvent event);
   void push_text(const std::string& text);
+  void push_content(const std::string& text);
+  void take_events();
+  void begin_call(std::string name);
+  void end(const char* reason);
   void finish(const TokenEvent& event);
   bool is_stop_token(TokenId id) const;
 
   const std::shared_ptr<const Request> request_;
   Detokenizer detokenizer_;
   StopMatcher matcher_;
+  std::unique_ptr<OutputParser> parser_;
+  OutputSink found_;
+  const bool parallel_calls_;
+  const uint64_t call_seed_;
+  int32_t num_calls_ = 0;
+  bool whole_call_ = false;  // one at least was written to its end
   std::optional<TokenEvent> held_stop_token_;  // a stop token, text only if the sequence goes on (min_tokens)
   ChoiceDelta delta_;
   int32_t completion_tokens_ = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "output/output_format.h"
 
 namespace tailrace {
 
@@ -24,6 +25,8 @@ struct ModelOptions {
   std::string served_name;           // --served-model-name; default: the path's last component
   int32_t context_length = 0;        // 0: the model's own
   LoadFormat load_format = LoadFormat::kAuto;
+  ToolFormat tool_call_parser = ToolFormat::kAuto;           // how the model writes calls
+  ReasoningFormat reasoning_parser = ReasoningFormat::kAuto; // and reasoning; auto: from the checkpoint
 };
 
 struct EngineOptions {

@@ -23,13 +23,29 @@ ApiError engine_error(const Status& status) {
   return error;
 }
 
+// Appends pieces of calls to what came of those calls before.
+void join_calls(std::vector<ToolCallDelta>& whole, std::vector<ToolCallDelta> pieces) {
+  for (auto& piece : pieces) {
+    if (!whole.empty() && whole.back().index == piece.index) {
+      whole.back().arguments += piece.arguments;
+    } else {
+      whole.push_back(std::move(piece));
+    }
+  }
+}
+
 }  // namespace
 
 Generation::Generation(GenerationPlan plan, GenerationContext context, std::shared_ptr<HttpExchange> exchange)
     : plan_(std::move(plan)), context_(context), exchange_(std::move(exchange)) {
   choices_.reserve(plan_.requests.size());
   for (size_t i = 0; i < plan_.requests.size(); ++i) {
-    choices_.emplace_back(ChoiceStream(plan_.requests[i], plan_.tokenizer, plan_.stops, plan_.position));
+    ChoiceRules rules{plan_.stops, plan_.position};
+    const OutputPlan& output = plan_.output;
+    rules.parser = make_output_parser(output.format, output.think_start, output.tools, *plan_.tokenizer);
+    rules.parallel_calls = output.parallel_calls;
+    rules.call_seed = output.call_seed + (uint64_t{i} << 32);
+    choices_.emplace_back(ChoiceStream(plan_.requests[i], plan_.tokenizer, std::move(rules)));
     choices_[i].whole.index = static_cast<int32_t>(i);
     choices_[i].whole.has_logprobs = plan_.requests[i]->sampling.num_top_logprobs >= 0;
   }
@@ -100,6 +116,8 @@ void Generation::emit(size_t index) {
   ChoiceDelta delta = choice.stream.take_delta();
   if (!plan_.stream) {
     choice.whole.text += delta.text;
+    choice.whole.reasoning += delta.reasoning;
+    join_calls(choice.whole.calls, std::move(delta.calls));
     std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.whole.logprobs));
     choice.whole.finish_reason = choice.stream.finish_reason();
     return;
@@ -115,9 +133,10 @@ void Generation::emit(size_t index) {
   }
   choice.announced = true;
   const bool last_of_all = choice.stream.ended() && num_ended_ + 1 == choices_.size();
-  if (!delta.text.empty() || !delta.logprobs.empty() || choice.stream.ended()) {
-    ChoicePart part{static_cast<int32_t>(index), std::move(delta.text), choice.stream.finish_reason(),
-                    choice.whole.has_logprobs, std::move(delta.logprobs), choice.text_offset};
+  if (!delta.empty() || !delta.logprobs.empty() || choice.stream.ended()) {
+    ChoicePart part{static_cast<int32_t>(index), std::move(delta.text), std::move(delta.reasoning),
+                    std::move(delta.calls), choice.stream.finish_reason(), choice.whole.has_logprobs,
+                    std::move(delta.logprobs), choice.text_offset};
     for (const auto& event : part.logprobs) {
       choice.text_offset += count_code_points(plan_.tokenizer->token_bytes(event.id));
     }

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "server/chat_prompt.h"
+
 namespace tailrace {
 namespace {
 
@@ -113,6 +115,14 @@ ApiError with_param(const Status& status, const char* param) {
   return error;
 }
 
+// Of all strings, keys included, that may come into a prompt.
+size_t text_bytes(const Json& json) {
+  size_t bytes = json.is_string() ? json.get_ref<const std::string&>().size() : 0;
+  if (!json.is_structured()) return bytes;
+  for (const auto& [key, value] : json.items()) bytes += text_bytes(value) + (json.is_object() ? key.size() : 0);
+  return bytes;
+}
+
 tl::unexpected<ApiError> too_long(const Status& status, const char* param) {
   return api_fail({400, status.message(), param, "context_length_exceeded"});
 }
@@ -126,14 +136,6 @@ Status check_text_bytes(const ServedModel& model, size_t bytes) {
   if (model.max_token_bytes == 0 || bytes <= most) return Status();
   return invalid("This model's maximum context length is " + std::to_string(model.context_length) +
                  " tokens, and " + std::to_string(bytes) + " bytes of text cannot fit them.");
-}
-
-uint64_t SeedSource::next() {
-  // SplitMix64 (Steele, Lea, Flood 2014).
-  uint64_t z = state_.fetch_add(0x9E3779B97F4A7C15ull) + 0x9E3779B97F4A7C15ull;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
 }
 
 size_t measure_tokens(const Tokenizer& tokenizer) {
@@ -153,20 +155,6 @@ Status check_model_name(const ServedModel& model, const std::string& name) {
                 "The model `" + name + "` does not exist; this server serves `" + model.name + "`.");
 }
 
-ApiExpected<std::vector<TokenId>> chat_prompt_ids(const ServedModel& model, const ChatRequest& request) {
-  if (!model.text->chat_template) {
-    return bad_field("messages", "This model cannot chat: " + model.text->no_template_reason + ". Use /v1/completions.",
-                     "no_chat_template");
-  }
-  ChatInput input;
-  input.messages = request.messages;
-  input.kwargs = request.template_kwargs;
-  input.add_generation_prompt = request.add_generation_prompt;
-  auto prompt = model.text->chat_template->render_ids(input, *model.text->tokenizer, model.text->eos_ids);
-  if (!prompt) return api_fail(with_param(prompt.error(), "messages"));
-  return std::move(prompt->ids);
-}
-
 ApiExpected<std::vector<TokenId>> text_prompt_ids(const ServedModel& model, const std::string& text,
                                                   bool add_special_tokens) {
   auto ids = model.text->tokenizer->encode(text, add_special_tokens, /*parse_special=*/true);
@@ -178,14 +166,22 @@ ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatReques
   if (Status status = check_model_name(model, request.params.model); !status.ok()) {
     return api_fail({404, status.message(), "model", "model_not_found"});
   }
-  size_t bytes = 0;
-  for (const Json& message : request.messages) bytes += message["content"].get_ref<const std::string&>().size();
+  const size_t bytes = text_bytes(request.messages) + text_bytes(request.tools.offered);
   if (Status status = check_text_bytes(model, bytes); !status.ok()) return too_long(status, "messages");
-  auto ids = chat_prompt_ids(model, request);
-  if (!ids) return api_fail(ids.error());
+  auto prompt = render_chat(model, request);
+  if (!prompt) return api_fail(prompt.error());
   std::vector<std::vector<TokenId>> prompts;
-  prompts.push_back(std::move(*ids));
-  return make_plan(model, request.params, ApiDialect::kChat, std::move(prompts), seeds);
+  prompts.push_back(std::move(prompt->ids));
+  auto plan = make_plan(model, request.params, ApiDialect::kChat, std::move(prompts), seeds);
+  if (!plan) return plan;
+  plan->output.format = model.output;
+  plan->output.think_start = prompt->think_start;
+  if (!request.tools.offered.empty()) {
+    plan->output.tools = std::make_shared<const OfferedTools>(request.tools.offered);
+    plan->output.parallel_calls = request.tools.parallel_calls;
+    plan->output.call_seed = seeds.next();
+  }
+  return plan;
 }
 
 ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const CompletionRequest& request,

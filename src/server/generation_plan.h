@@ -1,7 +1,6 @@
 // From a checked request to engine requests: template, tokens, length limits, defaults, seeds. No sockets, no threads.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,32 +9,21 @@
 #include "base/request.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/seed_source.h"
+#include "server/served_model.h"
 #include "text/detokenizer.h"
-#include "text/text_model.h"
 
 namespace tailrace {
 
-// What the server needs to know of the loaded model.
-struct ServedModel {
-  std::string name;
-  std::shared_ptr<const TextModel> text;
-  int32_t context_length = 0;
-  int32_t vocab_size = 0;             // rows of the logits that are real tokens
-  int32_t max_running_requests = 1;   // bounds n
-  size_t max_token_bytes = 0;         // longest token; from measure_tokens()
-  int64_t created_s = 0;              // Unix time, for /v1/models
-};
-
 size_t measure_tokens(const Tokenizer& tokenizer);
 
-// Seeds for requests that give none. Thread-safe.
-class SeedSource {
- public:
-  explicit SeedSource(uint64_t start) : state_(start) {}
-  uint64_t next();
-
- private:
-  std::atomic<uint64_t> state_;
+// How the answers' tokens become reasoning, calls and content.
+struct OutputPlan {
+  OutputFormat format;                        // {none, none}: all text is content
+  ThinkStart think_start = ThinkStart::kOutside;
+  std::shared_ptr<const OfferedTools> tools;  // null: none
+  bool parallel_calls = true;                 // else a choice ends with its first call
+  uint64_t call_seed = 0;                     // the ids of calls are drawn from it
 };
 
 struct GenerationPlan {
@@ -46,6 +34,7 @@ struct GenerationPlan {
   std::vector<std::string> stops;
   TextPosition position = TextPosition::kBegin;
   std::shared_ptr<const Tokenizer> tokenizer;
+  OutputPlan output;
   int64_t received_ns = 0;
 };
 
@@ -59,7 +48,6 @@ ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const Comp
 // kTooLarge for text that no context could hold, found without tokenizing it.
 Status check_text_bytes(const ServedModel& model, size_t bytes);
 
-ApiExpected<std::vector<TokenId>> chat_prompt_ids(const ServedModel& model, const ChatRequest& request);
 ApiExpected<std::vector<TokenId>> text_prompt_ids(const ServedModel& model, const std::string& text,
                                                   bool add_special_tokens);
 // Ok when `name` is "" or the model's.

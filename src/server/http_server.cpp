@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/test_fault.h"
+#include "server/chat_prompt.h"
 #include "server/generation.h"
 #include "server/health.h"
 #include "server/http_answer.h"
@@ -245,9 +246,15 @@ ApiExpected<Json> HttpServer::Impl::tokenize(const ServedModel& served, const Ht
     return api_fail({413, status.message(), "prompt", "context_length_exceeded"});
   }
   const auto* chat = std::get_if<ChatRequest>(&parsed->source);
-  auto ids = chat != nullptr ? chat_prompt_ids(served, *chat)
-                             : text_prompt_ids(served, std::get<std::string>(parsed->source), parsed->add_special_tokens);
-  if (!ids) return api_fail(ids.error());
+  ApiExpected<std::vector<TokenId>> ids;
+  if (chat != nullptr) {
+    auto prompt = render_chat(served, *chat);
+    if (!prompt) return api_fail(prompt.error());
+    ids = std::move(prompt->ids);
+  } else {
+    ids = text_prompt_ids(served, std::get<std::string>(parsed->source), parsed->add_special_tokens);
+    if (!ids) return api_fail(ids.error());
+  }
   return Json{{"count", ids->size()}, {"max_model_len", served.context_length}, {"tokens", std::move(*ids)}};
 }
 

@@ -158,16 +158,12 @@ void read_chat_logprobs(FieldReader& fields, GenerationParams& out) {
 
 void refuse_chat_features(FieldReader& fields) {
   const Json text_format = {{"type", "text"}};
-  fields.refuse("tools", {Json::array()}, "this server does not call tools yet");
-  fields.refuse("tool_choice", {Json("none"), Json("auto")}, "there are no tools to choose from");
-  fields.refuse("functions", {Json::array()}, "this server does not call functions");
-  fields.refuse("function_call", {Json("none"), Json("auto")}, "there are no functions to call");
-  fields.ignore("parallel_tool_calls");
+  fields.refuse("functions", {Json::array()}, "use tools");
+  fields.refuse("function_call", {Json("none"), Json("auto")}, "use tools and tool_choice");
   fields.refuse("response_format", {text_format}, "only {\"type\": \"text\"} is");
   fields.refuse("modalities", {Json::array({"text"})}, "only [\"text\"] is");
   fields.refuse("audio", {}, "text only");
   fields.refuse("prediction", {}, "predicted outputs are not used");
-  fields.refuse("reasoning_effort", {}, "use chat_template_kwargs for the model's own switches");
   fields.refuse("verbosity", {}, "use the messages to ask for it");
   fields.refuse("web_search_options", {}, "there is no web search");
 }
@@ -182,6 +178,14 @@ void read_template_options(FieldReader& fields, ChatRequest& out) {
   }
   fields.read("add_generation_prompt", out.add_generation_prompt);
   fields.refuse("continue_final_message", {Json(false)}, "use /v1/completions with a prompt that ends where you want");
+}
+
+void read_reasoning_effort(FieldReader& fields, std::string& out) {
+  fields.read("reasoning_effort", out, 64);
+  constexpr std::string_view kKnown[] = {"", "none", "minimal", "low", "medium", "high", "xhigh"};
+  if (std::find(std::begin(kKnown), std::end(kKnown), out) == std::end(kKnown)) {
+    fields.set_error("reasoning_effort", "must be none, minimal, low, medium, high or xhigh");
+  }
 }
 
 void read_messages(FieldReader& fields, ChatRequest& out) {
@@ -199,6 +203,8 @@ ApiExpected<ChatRequest> chat_from_object(const Json& object, const RequestBound
   read_generation_params(fields, bounds, /*chat=*/true, request.params);
   read_chat_logprobs(fields, request.params);
   refuse_chat_features(fields);
+  read_tools(fields, request.tools);
+  read_reasoning_effort(fields, request.reasoning_effort);
   read_template_options(fields, request);
   read_messages(fields, request);
   fields.refuse_unknown();

@@ -1,9 +1,9 @@
 // What /v1/chat/completions and /v1/completions were asked, checked field by field. Pure functions; no model needed.
 //
-// Rules: null means absent for every optional field. A field that this server knows but does not do is an error that names it,
-// and so is a field that it does not know. Accepted and without effect, because they only label a request for the caller's
-// own bookkeeping: user, safety_identifier, metadata, store, service_tier (auto|default), prompt_cache_key,
-// parallel_tool_calls (there are no tools).
+// Rules: null means absent for every optional field. A field that this server knows but does not do is an error that
+// names it, and so is a field that it does not know. Accepted and without effect, because they only label a request
+// for the caller's own bookkeeping: user, safety_identifier, metadata, store, service_tier (auto|default),
+// prompt_cache_key.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 
 #include "base/request.h"
 #include "server/api_error.h"
+#include "server/chat_tools.h"
 #include "server/json.h"
 
 namespace tailrace {
@@ -52,6 +53,8 @@ struct GenerationParams {
 struct ChatRequest {
   GenerationParams params;
   Json messages;                            // validated; null members dropped, text parts joined, developer -> system
+  ToolParams tools;
+  std::string reasoning_effort;             // "" when absent; else one of OpenAI's words
   Json template_kwargs = Json::object();    // chat_template_kwargs
   bool add_generation_prompt = true;
 };

@@ -14,7 +14,7 @@ std::string chat_with(const std::string& more) {
 ChatRequest chat_ok(const std::string& more) {
   auto parsed = parse_chat_request(chat_with(more), kBounds);
   EXPECT_TRUE(parsed.has_value()) << more << ": " << (parsed ? "" : parsed.error().message);
-  return parsed.value_or(ChatRequest{});
+  return parsed ? std::move(*parsed) : ChatRequest{};
 }
 
 // The param of the error, after checking that there is one with a message.
@@ -138,12 +138,12 @@ TEST(OpenaiRequest, messages_faults_name_the_path) {
   EXPECT_EQ(with_messages(R"([{"role":"user","content":5}])"), "messages[0].content");
   EXPECT_EQ(with_messages(R"([{"role":"user","content":[]}])"), "messages[0].content");
   EXPECT_EQ(with_messages(R"([{"role":"robot","content":"x"}])"), "messages[0].role");
-  EXPECT_EQ(with_messages(R"([{"role":"user","content":"x"},{"role":"tool","content":"x"}])"), "messages[1].role");
+  EXPECT_EQ(with_messages(R"([{"role":"user","content":"x"},{"role":"tool","content":"x"}])"), "messages[1].tool_call_id");
   EXPECT_EQ(with_messages(R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])"),
             "messages[0].content[0].type");
   EXPECT_EQ(with_messages(R"([{"role":"user","content":[{"type":"text"}]}])"), "messages[0].content[0].text");
   EXPECT_EQ(with_messages(R"([{"role":"user","content":"x","colour":1}])"), "messages[0].colour");
-  EXPECT_EQ(with_messages(R"([{"role":"assistant","content":"x","tool_calls":[{}]}])"), "messages[0].tool_calls");
+  EXPECT_EQ(with_messages(R"([{"role":"assistant","content":"x","tool_calls":[{}]}])"), "messages[0].tool_calls[0].id");
 }
 
 TEST(OpenaiRequest, messages_are_brought_into_the_templates_form) {
@@ -158,15 +158,75 @@ TEST(OpenaiRequest, messages_are_brought_into_the_templates_form) {
 
 TEST(OpenaiRequest, known_but_unsupported_features_name_the_field) {
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
-           {"tools", R"([{"type":"function"}])"}, {"tool_choice", "\"required\""}, {"functions", "[{}]"},
+           {"tool_choice", "\"required\""}, {"functions", "[{}]"},
            {"function_call", R"({"name":"f"})"}, {"response_format", R"({"type":"json_object"})"},
-           {"modalities", R"(["audio"])"}, {"audio", "{}"}, {"prediction", "{}"}, {"reasoning_effort", "\"low\""},
+           {"modalities", R"(["audio"])"}, {"audio", "{}"}, {"prediction", "{}"},
            {"service_tier", "\"flex\""}, {"web_search_options", "{}"}, {"continue_final_message", "true"}}) {
     EXPECT_EQ(chat_error(chat_with("\"" + name + "\":" + value)), name);
   }
   chat_ok(R"("tools":[],"tool_choice":"none","response_format":{"type":"text"},"modalities":["text"])");
   chat_ok(R"("tools":null,"tool_choice":null)");
   chat_ok(R"("user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","prompt_cache_key":"k")");
+}
+
+TEST(OpenaiRequest, tools_faults_name_the_path) {
+  const auto with_tools = [](const std::string& tools, const std::string& more = "") {
+    return chat_error(chat_with("\"tools\":" + tools + more));
+  };
+  const auto function = [&](const std::string& inner) { return with_tools(R"([{"type":"function","function":)" + inner + "}]"); };
+  EXPECT_EQ(with_tools("{}"), "tools");
+  EXPECT_EQ(with_tools("[5]"), "tools[0]");
+  EXPECT_EQ(with_tools(R"([{"type":"custom","custom":{}}])"), "tools[0].type");
+  EXPECT_EQ(with_tools(R"([{"type":"function"}])"), "tools[0].function");
+  EXPECT_EQ(function("7"), "tools[0].function");
+  EXPECT_EQ(function("{}"), "tools[0].function.name");
+  EXPECT_EQ(function(R"({"name":"a b"})"), "tools[0].function.name");
+  EXPECT_EQ(function(R"({"name":"<|im_end|>"})"), "tools[0].function.name");
+  EXPECT_EQ(function(R"({"name":"f","parameters":[]})"), "tools[0].function.parameters");
+  EXPECT_EQ(function(R"({"name":"f","strict":true})"), "tools[0].function.strict");
+  EXPECT_EQ(function(R"({"name":"f","colour":1})"), "tools[0].function.colour");
+  EXPECT_EQ(with_tools(R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])"),
+            "tools[1].function.name");
+  const std::string one = R"([{"type":"function","function":{"name":"f","strict":false,"description":null}}])";
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":"required")"), "tool_choice");
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"function","function":{"name":"f"}})"), "tool_choice");
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":"sometimes")"), "tool_choice");
+  EXPECT_EQ(with_tools(one, R"(,"parallel_tool_calls":1)"), "parallel_tool_calls");
+  const ChatRequest request = chat_ok("\"tools\":" + one + R"(,"parallel_tool_calls":false)");
+  EXPECT_EQ(request.tools.offered.dump(), R"([{"type":"function","function":{"name":"f"}}])");
+  EXPECT_FALSE(request.tools.parallel_calls);
+  EXPECT_TRUE(chat_ok("\"tools\":" + one + R"(,"tool_choice":"none")").tools.offered.empty());
+  EXPECT_EQ(chat_error(chat_with(R"("reasoning_effort":"extreme")")), "reasoning_effort");
+  EXPECT_EQ(chat_ok(R"("reasoning_effort":"low")").reasoning_effort, "low");
+}
+
+TEST(OpenaiRequest, calls_and_their_results_in_messages) {
+  const auto with_call = [](const std::string& call, const std::string& more = "") {
+    return R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","content":null,"tool_calls":[)" + call + "]}" +
+           more + "]}";
+  };
+  const auto call = [](const std::string& arguments) {
+    return R"({"id":"c1","type":"function","function":{"name":"f","arguments":)" + arguments + "}}";
+  };
+  const std::string path = "messages[1].tool_calls[0]";
+  EXPECT_EQ(chat_error(with_call(call("{}"))), path + ".function.arguments");
+  EXPECT_EQ(chat_error(with_call(call(R"("[1]")"))), path + ".function.arguments");
+  EXPECT_EQ(chat_error(with_call(call(R"("{\"a\":")"))), path + ".function.arguments");
+  EXPECT_EQ(chat_error(with_call(R"({"id":"c1","type":"custom","function":{"name":"f","arguments":"{}"}})")), path + ".type");
+  EXPECT_EQ(chat_error(with_call(R"({"id":"c1","function":{"name":"","arguments":"{}"}})")), path + ".function.name");
+  EXPECT_EQ(chat_error(with_call(call(R"("{}")"), R"(,{"role":"tool","content":"r","tool_call_id":"c2"})")),
+            "messages[2].tool_call_id");
+  EXPECT_EQ(chat_error(with_call(call(R"("{}")"), R"(,{"role":"tool","tool_call_id":"c1"})")), "messages[2].content");
+  EXPECT_EQ(chat_error(R"({"messages":[{"role":"user","content":"x","tool_calls":[1]}]})"), "messages[0].tool_calls");
+  auto parsed = parse_chat_request(
+      with_call(call(R"("{\"z\":1,\"a\":[true]}")"), R"(,{"role":"tool","content":[{"type":"text","text":"r"}],"tool_call_id":"c1"})"),
+      kBounds);
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->messages[1].dump(),
+            R"({"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function",)"
+            R"("function":{"name":"f","arguments":{"z":1,"a":[true]}}}]})");
+  EXPECT_EQ(parsed->messages[2].dump(), R"({"role":"tool","content":"r","tool_call_id":"c1"})");
+  EXPECT_TRUE(parse_chat_request(with_call(call(R"("")")), kBounds).has_value());
 }
 
 TEST(OpenaiRequest, unknown_fields_are_named) {

@@ -101,17 +101,38 @@ Json timings_json(const AnswerTimings& timings, const Usage& usage) {
           {"preemptions", timings.preemptions}};
 }
 
+namespace {
+
+Json call_json(const ToolCallDelta& call, bool stream) {
+  Json out = stream ? Json{{"index", call.index}} : Json::object();
+  if (!call.id.empty()) {
+    out["id"] = call.id;
+    out["type"] = "function";
+  }
+  out["function"] = call.id.empty() ? Json::object() : Json{{"name", call.name}};
+  out["function"]["arguments"] = call.arguments;
+  return out;
+}
+
+// A chat choice's message, or what a chunk adds to it.
+Json message_json(const ChoicePart& part, bool stream) {
+  Json out = stream ? Json::object() : Json{{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
+  if (stream && !part.text.empty()) out["content"] = part.text;
+  if (!stream && part.text.empty() && !part.calls.empty()) out["content"] = nullptr;
+  if (!part.reasoning.empty()) out["reasoning_content"] = part.reasoning;
+  for (const auto& call : part.calls) out["tool_calls"].push_back(call_json(call, stream));
+  return out;
+}
+
+}  // namespace
+
 Json choice_json(ApiDialect dialect, const ChoicePart& part, const Tokenizer& tokenizer, bool stream) {
   Json choice = {{"index", part.index}};
   if (dialect == ApiDialect::kCompletion) {
     choice["text"] = part.text;
     choice["logprobs"] = part.has_logprobs ? completion_logprobs(part, tokenizer) : Json(nullptr);
   } else {
-    if (!stream) {
-      choice["message"] = {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
-    } else {
-      choice["delta"] = part.text.empty() ? Json::object() : Json{{"content", part.text}};
-    }
+    choice[stream ? "delta" : "message"] = message_json(part, stream);
     choice["logprobs"] = part.has_logprobs ? chat_logprobs(part.logprobs, tokenizer) : Json(nullptr);
   }
   choice["finish_reason"] = part.finish_reason == nullptr ? Json(nullptr) : Json(part.finish_reason);

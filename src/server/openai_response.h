@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/request.h"
+#include "server/choice_stream.h"
 #include "server/json.h"
 #include "text/tokenizer.h"
 
@@ -36,6 +37,8 @@ struct AnswerTimings {
 struct ChoicePart {
   int32_t index = 0;
   std::string text;
+  std::string reasoning;
+  std::vector<ToolCallDelta> calls;     // whole response: one entry per call
   const char* finish_reason = nullptr;  // null: not yet
   bool has_logprobs = false;
   std::vector<TokenEvent> logprobs;

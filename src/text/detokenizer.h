@@ -52,14 +52,14 @@ class Detokenizer {
               TextPosition position = TextPosition::kBegin)
       : tokenizer_(std::move(tokenizer)), state_(*tokenizer_, skip_special, position) {}
 
-  // New text, possibly empty. The joined results and finish() equal Tokenizer::decode of all ids (at kBegin).
+  // New text, possibly empty. The joined results and a last flush() equal Tokenizer::decode of all ids (at kBegin).
   std::string push(TokenId id) {
     std::string text;
     state_.push(id, &text);
     return text;
   }
-  // What was held back; nothing may be pushed afterwards.
-  std::string finish() {
+  // Ends an incomplete character here: what was held back. At the sequence's end, or before a token that is no text.
+  std::string flush() {
     std::string text;
     state_.finish(&text);
     return text;

@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     visible += matcher.push(delta);
     CHECK(detokenizer.held_bytes() <= 3);
   }
-  const std::string last = detokenizer.finish();
+  const std::string last = detokenizer.flush();
   joined += last;
   visible += matcher.push(last) + matcher.finish();
   CHECK(joined == tokenizer->decode(ids, skip_special));

@@ -1,5 +1,5 @@
-// FakeEngine: a thread that keeps the engine's side of the contract (base/request.h, base/engine_status.h) for a scripted
-// model: rows, waiting line, cancels, limits, one finish event each. Time passes only as the test says.
+// FakeEngine: a thread that keeps the engine's side of the contract (base/request.h, base/engine_status.h) for a
+// scripted model: rows, waiting line, cancels, limits, one finish event each. Time passes only as the test says.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,8 @@
 #include "http/scripted_text.h"
 
+#include <algorithm>
 #include <array>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
@@ -28,7 +30,15 @@ std::array<std::string, 256> byte_symbols() {
   return out;
 }
 
-std::vector<std::pair<std::string, std::vector<std::string>>> scripts() {
+bool is_tag(const std::string& step) {
+  constexpr std::string_view kTags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|channel|>", "<|message|>",
+                                        "<|constrain|>", "<|call|>", "<|end|>", "<|start|>", "<|return|>"};
+  return std::find(std::begin(kTags), std::end(kTags), step) != std::end(kTags);
+}
+
+}  // namespace
+
+Scripts basic_scripts() {
   std::vector<std::string> words;
   for (int i = 0; i < 20; ++i) words.push_back("w" + std::to_string(i / 10) + std::to_string(i % 10) + " ");
   return {{"utf8", {"A ", "\xe4\xb8\x96\xc3", "\xa9\xf0", "\x9f\x98\x80" "b"}},
@@ -38,9 +48,18 @@ std::vector<std::pair<std::string, std::vector<std::string>>> scripts() {
           {"loop", {"again "}}};
 }
 
-}  // namespace
+Scripts parser_scripts() {
+  return {{"think", {"I restate: ", "Quest", "ion: how many?", " Done.", "</think>", "\n\nAnswer", " 42"}},
+          {"qxml", {"<tool_call>", "\n<function=write", "_file>\n<parameter=pa", "th>\n/tmp/a", ".txt\n</param",
+                    "eter>\n<parameter=content>\nline1\n", "</tool_", "call> is text", "\n</parameter>\n<parameter=n>\n",
+                    "3\n</parameter>\n</func", "tion>\n", "</tool_call>"}},
+          {"qbad", {"<tool_", "call>\n<function=run>\n<parameter=", "\necho hi", "\n</parameter>\n</function>\n</tool",
+                    "_call>"}},
+          {"harm", {"<|channel|>", "commentary to=functions.get_time to=functions.get_time", "<|message|>",
+                    "{\"tz\":\"UTC\"}", "<|call|>"}}};
+}
 
-ScriptedText make_scripted_text() {
+ScriptedText make_scripted_text(const Scripts& scripts) {
   const auto symbols = byte_symbols();
   Json vocab = Json::object();
   for (int byte = 0; byte < 256; ++byte) vocab[symbols[byte]] = byte;
@@ -51,23 +70,37 @@ ScriptedText make_scripted_text() {
     if (!vocab.contains(key)) vocab[key] = next_id++;
     return vocab[key].get<TokenId>();
   };
-  ScriptedText out;
-  std::map<std::string, std::vector<TokenId>> steps;
-  for (const auto& [name, texts] : scripts()) {
-    for (const auto& text : texts) steps[name].push_back(token_of(text));
-  }
   Json added = Json::array();
-  const auto add_special = [&](const std::string& content) {
+  std::map<std::string, TokenId> added_ids;
+  const auto add_token = [&](const std::string& content) {
     added.push_back({{"id", next_id}, {"content", content}, {"single_word", false}, {"lstrip", false},
-                     {"rstrip", false}, {"normalized", false}, {"special", true}});
-    return next_id++;
+                     {"rstrip", false}, {"normalized", false}, {"special", content.rfind("<|", 0) == 0}});
+    return added_ids[content] = next_id++;
   };
-  add_special("<|im_start|>");
-  out.eos = add_special("<|im_end|>");
+  ScriptedText out;
+  for (const auto& [name, texts] : scripts) {
+    for (const auto& text : texts) {
+      if (!is_tag(text)) token_of(text);
+    }
+  }
+  std::map<std::string, std::vector<TokenId>> steps;
+  for (const auto& [name, texts] : scripts) {
+    for (const auto& text : texts) {
+      const bool new_tag = is_tag(text) && added_ids.count(text) == 0;
+      steps[name].push_back(!is_tag(text) ? token_of(text) : new_tag ? add_token(text) : added_ids[text]);
+    }
+  }
+  add_token("<|im_start|>");
+  out.eos = add_token("<|im_end|>");
   std::string source = "{%- set c = messages[-1].content %}";
   for (const auto& [name, ids] : steps) {
-    TokenId current = add_special("<|s:" + name + "|>");
-    for (const TokenId id : ids) current = out.successor[current] = id;
+    TokenId current = add_token("<|s:" + name + "|>");
+    for (const TokenId id : ids) {
+      CHECK_MSG(out.successor.emplace(current, id).second, "a step of the scripts comes twice");
+      current = id;
+    }
+    CHECK_MSG(out.successor.count(current) == 0, "the last step of a script comes twice");
+    out.successor[current] = out.eos;
     if (name == "loop") out.successor[current] = current;
     source += "{%- if c == '" + name + "' %}<|s:" + name + "|>{%- set c = '' %}{%- endif %}";
   }

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/request.h"
 #include "text/text_model.h"
@@ -23,7 +25,16 @@ struct ScriptedText {
   }
 };
 
-// Scripts: utf8, emoji, abc, long (20 tokens), loop (its token follows itself for ever).
-ScriptedText make_scripted_text();
+// Name and steps of each script. Every step is a token of its own, and no step may come twice in one list; steps that
+// are control tokens or tags of some family ("<|call|>", "<tool_call>") are added tokens, special where they begin
+// with "<|".
+using Scripts = std::vector<std::pair<std::string, std::vector<std::string>>>;
+
+// utf8, emoji, abc, long (20 tokens), loop (its token follows itself for ever).
+Scripts basic_scripts();
+// The public cases' scripts for parsers: think, qxml, qbad, harm.
+Scripts parser_scripts();
+
+ScriptedText make_scripted_text(const Scripts& scripts = basic_scripts());
 
 }  // namespace tailrace::test

@@ -8,9 +8,28 @@ namespace {
 void grow(Answer& answer, size_t index) {
   if (answer.text.size() > index) return;
   answer.text.resize(index + 1);
+  answer.reasoning.resize(index + 1);
+  answer.calls.resize(index + 1);
   answer.deltas.resize(index + 1);
   answer.finish.resize(index + 1);
   answer.logprobs.resize(index + 1, Json::array());
+}
+
+// Collects calls as clients do: the first piece of each has id and name, later ones only arguments.
+void take_calls(Answer& answer, size_t choice, const Json& calls, bool streamed) {
+  for (const Json& call : calls) {
+    auto& known = answer.calls[choice];
+    const size_t index = streamed ? call.at("index").get<size_t>() : known.size();
+    const Json& function = call.at("function");
+    if (index > known.size() || (index < known.size() && call.contains("id"))) answer.fault = "a call out of order";
+    if (index == known.size()) {
+      if (!call.contains("id") || call.value("type", "") != "function") answer.fault = "a call without id or type";
+      known.push_back({call.value("id", ""), function.value("name", ""), ""});
+    }
+    const std::string arguments = function.at("arguments");
+    known[index].arguments += arguments;
+    known[index].num_pieces += arguments.empty() ? 0 : 1;
+  }
 }
 
 void take_choice(Answer& answer, const Json& choice, const char* part) {
@@ -23,6 +42,10 @@ void take_choice(Answer& answer, const Json& choice, const char* part) {
     text = choice[part]["content"];
   }
   answer.text[index] += text;
+  if (choice.contains(part)) {
+    answer.reasoning[index] += choice[part].value("reasoning_content", "");
+    take_calls(answer, index, choice[part].value("tool_calls", Json::array()), std::string(part) == "delta");
+  }
   if (!text.empty()) answer.deltas[index].push_back(text);
   if (choice["logprobs"].is_object() && choice["logprobs"].contains("content")) {
     for (const auto& entry : choice["logprobs"]["content"]) answer.logprobs[index].push_back(entry);
@@ -48,7 +71,8 @@ void take_chunk(Answer& answer, const Json& chunk) {
 }  // namespace
 
 ServerFixture::ServerFixture(FixtureOptions options)
-    : queue(static_cast<size_t>(options.config.limits.max_queued_requests)),
+    : text(make_scripted_text(options.scripts)),
+      queue(static_cast<size_t>(options.config.limits.max_queued_requests)),
       engine(text, queue, status, options.slots),
       options_(std::move(options)) {
   ServeConfig config = options_.config;
@@ -71,6 +95,8 @@ void ServerFixture::load() {
   ServedModel model;
   model.name = "m";
   model.text = text.text;
+  const auto& names = options_.config.model;
+  model.output = settle_output_format(names.tool_call_parser, names.reasoning_parser, *text.text).value();
   model.context_length = options_.context_length;
   model.vocab_size = text.vocab_size;
   model.max_running_requests = options_.slots;
@@ -116,6 +142,11 @@ Answer ServerFixture::ask_both(Json body, const std::string& path) const {
   EXPECT_EQ(whole.fault, "");
   EXPECT_EQ(streamed.fault, "");
   EXPECT_EQ(whole.text, streamed.text) << body.dump();
+  EXPECT_EQ(whole.reasoning, streamed.reasoning) << body.dump();
+  EXPECT_EQ(whole.calls.size(), streamed.calls.size()) << body.dump();
+  for (size_t i = 0; i < std::min(whole.calls.size(), streamed.calls.size()); ++i) {
+    EXPECT_EQ(shown(whole.calls[i]), shown(streamed.calls[i])) << body.dump();
+  }
   EXPECT_EQ(whole.finish, streamed.finish) << body.dump();
   EXPECT_EQ(whole.usage, streamed.usage) << body.dump();
   EXPECT_EQ(whole.logprobs, streamed.logprobs) << body.dump();
@@ -134,6 +165,12 @@ double ServerFixture::metric(const std::string& name, const std::string& label) 
     at = end + 1;
   }
   return sum;
+}
+
+std::string shown(const std::vector<AnswerCall>& calls) {
+  std::string out;
+  for (const auto& call : calls) out += (out.empty() ? "" : " ") + call.name + call.arguments;
+  return out;
 }
 
 Json chat_body(const std::string& content, const Json& more) {

@@ -19,12 +19,20 @@ struct FixtureOptions {
   int32_t context_length = 512;
   int slots = 8;
   bool model_ready = true;     // false: the engine is not started, the model not set (load() does both)
+  Scripts scripts = basic_scripts();
+};
+
+struct AnswerCall {
+  std::string id, name, arguments;
+  int num_pieces = 0;            // streamed: deltas that brought arguments
 };
 
 // The text of an answer, streamed or not, and what else the cases look at.
 struct Answer {
   int status = 0;
-  std::vector<std::string> text;                // by choice
+  std::vector<std::string> text;                // by choice: content
+  std::vector<std::string> reasoning;           // by choice
+  std::vector<std::vector<AnswerCall>> calls;   // by choice
   std::vector<std::vector<std::string>> deltas; // streamed: non-empty text deltas by choice
   std::vector<std::string> finish;              // by choice; "" when absent
   std::vector<Json> logprobs;                   // by choice: chat logprobs.content, concatenated
@@ -58,7 +66,7 @@ class ServerFixture {
   // Sum of the samples of `name` whose labels hold `label`, e.g. finished_reason="stop".
   double metric(const std::string& name, const std::string& label = "") const;
 
-  ScriptedText text = make_scripted_text();
+  ScriptedText text;
   RequestQueue queue;
   EngineStatus status;
   FakeEngine engine;
@@ -69,6 +77,9 @@ class ServerFixture {
   const FixtureOptions options_;
   uint16_t port_ = 0;
 };
+
+// "name{arguments} ..." of one choice's calls.
+std::string shown(const std::vector<AnswerCall>& calls);
 
 // {"messages": [{"role": "user", "content": content}], "temperature": 0, ...more}
 Json chat_body(const std::string& content, const Json& more = Json::object());

@@ -33,7 +33,7 @@ std::string streamed(const std::shared_ptr<const Tokenizer>& tokenizer, const st
   Detokenizer detokenizer(tokenizer, skip);
   std::string text;
   for (const TokenId id : ids) text += detokenizer.push(id);
-  return text + detokenizer.finish();
+  return text + detokenizer.flush();
 }
 
 TEST(Tok1, all_rows_of_the_reference) {

@@ -76,7 +76,7 @@ TEST(Utf8_1, deltas_join_to_the_full_decode_of_random_ids) {
         joined += detokenizer.push(id);
         ASSERT_LE(detokenizer.held_bytes(), 3u);
       }
-      joined += detokenizer.finish();
+      joined += detokenizer.flush();
       ASSERT_EQ(joined, tokenizer->decode(ids, skip));
     }
   }
@@ -95,7 +95,7 @@ TEST(Utf8_1, valid_text_comes_back_whole) {
     Detokenizer detokenizer(tokenizer, false);
     std::string joined;
     for (const TokenId id : *ids) joined += detokenizer.push(id);
-    EXPECT_EQ(joined + detokenizer.finish(), tokenizer->decode(*ids, false));
+    EXPECT_EQ(joined + detokenizer.flush(), tokenizer->decode(*ids, false));
   }
 }
 

@@ -1,0 +1,60 @@
+#include "server/chat_prompt.h"
+
+#include <string>
+#include <string_view>
+
+namespace tailrace {
+namespace {
+
+// Sets the template's variable for reasoning_effort. Templates know levels, a switch, or nothing.
+ApiExpected<Json> template_kwargs(const ChatRequest& request, const std::string& source) {
+  Json kwargs = request.template_kwargs;
+  const std::string& effort = request.reasoning_effort;
+  if (effort.empty()) return kwargs;
+  const bool levels = source.find("reasoning_effort") != std::string::npos;
+  const bool toggles = source.find("enable_thinking") != std::string::npos;
+  const char* variable = levels ? "reasoning_effort" : "enable_thinking";
+  if (!levels && !toggles) {
+    return bad_field("reasoning_effort", "reasoning_effort: this model's chat template has no such setting", "unsupported_parameter");
+  }
+  if (kwargs.contains(variable)) {
+    return bad_field("reasoning_effort", std::string("reasoning_effort and chat_template_kwargs.") + variable +
+                                             " exclude each other");
+  }
+  if (levels && effort != "low" && effort != "medium" && effort != "high") {
+    return bad_field("reasoning_effort", "reasoning_effort of this model is low, medium or high, not " + effort);
+  }
+  kwargs[variable] = levels ? Json(effort) : Json(effort != "none");
+  return kwargs;
+}
+
+}  // namespace
+
+ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest& request) {
+  const TextModel& text = *model.text;
+  if (!text.chat_template) {
+    return bad_field("messages", "This model cannot chat: " + text.no_template_reason + ". Use /v1/completions.",
+                     "no_chat_template");
+  }
+  const Json& tools = request.tools.offered;
+  if (!tools.empty() && model.output.tools == ToolFormat::kNone) {
+    return bad_field("tools", "tools: how this model writes calls is not known from its checkpoint; "
+                     "start the server with --tool-call-parser", "unsupported_parameter");
+  }
+  auto kwargs = template_kwargs(request, text.chat_template->source());
+  if (!kwargs) return api_fail(kwargs.error());
+  ChatInput input;
+  input.messages = request.messages;
+  if (!tools.empty()) input.tools = tools;
+  input.kwargs = std::move(*kwargs);
+  input.add_generation_prompt = request.add_generation_prompt;
+  auto prompt = text.chat_template->render_ids(input, *text.tokenizer, text.eos_ids);
+  if (!prompt) {
+    ApiError error = from_status(prompt.error());
+    error.param = "messages";
+    return api_fail(std::move(error));
+  }
+  return ChatPrompt{std::move(prompt->ids), think_start(model.output, prompt->text, text.chat_template->source())};
+}
+
+}  // namespace tailrace

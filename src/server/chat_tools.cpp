@@ -1,0 +1,154 @@
+#include "server/chat_tools.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace tailrace {
+namespace {
+
+constexpr const char* kNeedsGrammar = "cannot be kept by this build, which generates without a grammar: ";
+constexpr size_t kMaxTextBytes = size_t{1} << 30;  // the body's bound is lower
+
+std::string at(const std::string& path, size_t index) { return path + "[" + std::to_string(index) + "]"; }
+
+void check_name(FieldReader& fields, const std::string& name) {
+  const bool good = !name.empty() && name.size() <= kMaxToolNameBytes &&
+                    std::all_of(name.begin(), name.end(), [](unsigned char c) {
+                      return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+                    });
+  if (!good) {
+    fields.set_error("name", "must be 1 to " + std::to_string(kMaxToolNameBytes) + " of A-Z, a-z, 0-9, '_', '-' and '.'");
+  }
+}
+
+tl::unexpected<ApiError> not_object(const std::string& path, const Json& value) {
+  return bad_field(path, path + " must be an object, not " + json_kind(value));
+}
+
+// One entry of `tools`, without null members.
+ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set<std::string>& names) {
+  if (!tool.is_object()) return not_object(path, tool);
+  FieldReader fields(tool, path + ".");
+  std::string type;
+  fields.read("type", type, 64);
+  if (fields.ok() && type != "function") {
+    fields.set_error("type", "must be 'function': other kinds of tools are not served", "unsupported_parameter");
+  }
+  const Json* function = fields.get("function");
+  fields.refuse_unknown();
+  if (fields.ok() && function == nullptr) fields.set_error("function", "is required");
+  if (!fields.ok()) return api_fail(*fields.error());
+  const std::string inner_path = path + ".function";
+  if (!function->is_object()) return not_object(inner_path, *function);
+  FieldReader inner(*function, inner_path + ".");
+  std::string name, description;
+  inner.read("name", name, kMaxTextBytes);
+  inner.read("description", description, kMaxTextBytes);
+  const Json* parameters = inner.get("parameters");
+  bool strict = false;
+  inner.read("strict", strict);
+  inner.refuse_unknown();
+  if (inner.ok()) check_name(inner, name);
+  if (inner.ok() && parameters != nullptr && !parameters->is_object()) inner.set_error("parameters", "must be an object");
+  if (inner.ok() && strict) {
+    inner.set_error("strict", std::string(kNeedsGrammar) + "leave it out", "unsupported_parameter");
+  }
+  if (inner.ok() && !names.insert(name).second) inner.set_error("name", "'" + name + "' is offered twice");
+  if (!inner.ok()) return api_fail(*inner.error());
+  Json out = {{"type", "function"}, {"function", Json::object()}};
+  for (const auto& [key, value] : function->items()) {
+    if (!value.is_null() && key != "strict") out["function"][key] = value;
+  }
+  return out;
+}
+
+ApiExpected<Json> check_tools(const Json& tools) {
+  if (!tools.is_array()) return bad_field("tools", std::string("tools must be an array, not ") + json_kind(tools));
+  if (tools.size() > kMaxTools) return bad_field("tools", "tools holds more than " + std::to_string(kMaxTools) + " functions");
+  Json out = Json::array();
+  std::set<std::string> names;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    auto tool = check_tool(tools[i], at("tools", i), names);
+    if (!tool) return api_fail(tool.error());
+    out.push_back(std::move(*tool));
+  }
+  return out;
+}
+
+// True when the request wants no calls.
+bool read_tool_choice(FieldReader& fields, bool has_tools) {
+  const Json* choice = fields.get("tool_choice");
+  if (choice == nullptr || *choice == "auto") return false;
+  if (*choice == "none") return true;
+  const bool forced = *choice == "required" || choice->is_object();
+  if (!forced) {
+    fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
+  } else if (!has_tools) {
+    fields.set_error("tool_choice", "asks for a call, but no tools are offered");
+  } else {
+    fields.set_error("tool_choice", std::string(kNeedsGrammar) + "use \"auto\" or \"none\"", "unsupported_parameter");
+  }
+  return false;
+}
+
+ApiExpected<Json> parse_arguments(const std::string& text, const std::string& path) {
+  if (text.find_first_not_of(" \n\r\t") == std::string::npos) return Json::object();  // a call without arguments
+  auto parsed = parse_json(text);
+  if (!parsed) return bad_field(path, path + " must be a JSON object as text: " + parsed.error().message);
+  if (!parsed->is_object()) return bad_field(path, path + " must be a JSON object as text, not " + json_kind(*parsed));
+  return std::move(*parsed);
+}
+
+ApiExpected<Json> check_call(const Json& call, const std::string& path, std::set<std::string>& ids) {
+  if (!call.is_object()) return not_object(path, call);
+  FieldReader fields(call, path + ".");
+  std::string id, type = "function";
+  fields.read("id", id, kMaxCallIdBytes);
+  fields.read("type", type, 64);
+  fields.ignore("index");  // of the stream that the call was collected from
+  const Json* function = fields.get("function");
+  fields.refuse_unknown();
+  if (fields.ok() && id.empty()) fields.set_error("id", "is required");
+  if (fields.ok() && type != "function") fields.set_error("type", "must be 'function'", "unsupported_parameter");
+  if (fields.ok() && function == nullptr) fields.set_error("function", "is required");
+  if (!fields.ok()) return api_fail(*fields.error());
+  const std::string inner_path = path + ".function";
+  if (!function->is_object()) return not_object(inner_path, *function);
+  FieldReader inner(*function, inner_path + ".");
+  std::string name, text;
+  inner.read("name", name, kMaxTextBytes);
+  inner.read("arguments", text, kMaxTextBytes);
+  inner.refuse_unknown();
+  if (inner.ok()) check_name(inner, name);
+  if (!inner.ok()) return api_fail(*inner.error());
+  auto arguments = parse_arguments(text, inner_path + ".arguments");
+  if (!arguments) return api_fail(arguments.error());
+  ids.insert(id);
+  return Json{{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(*arguments)}}}};
+}
+
+}  // namespace
+
+void read_tools(FieldReader& fields, ToolParams& out) {
+  if (const Json* tools = fields.get("tools")) {
+    auto checked = check_tools(*tools);
+    if (!checked) return fields.adopt(std::move(checked.error()));
+    out.offered = std::move(*checked);
+  }
+  if (read_tool_choice(fields, !out.offered.empty())) out.offered = Json::array();
+  fields.read("parallel_tool_calls", out.parallel_calls);
+}
+
+ApiExpected<Json> check_tool_calls(const Json& calls, const std::string& path, std::set<std::string>& ids) {
+  if (!calls.is_array()) return bad_field(path, path + " must be an array, not " + json_kind(calls));
+  if (calls.size() > kMaxCallsPerMessage) return bad_field(path, path + " holds too many calls");
+  Json out = Json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    auto call = check_call(calls[i], at(path, i), ids);
+    if (!call) return api_fail(call.error());
+    out.push_back(std::move(*call));
+  }
+  return out;
+}
+
+}  // namespace tailrace

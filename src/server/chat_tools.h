@@ -1,0 +1,32 @@
+// The tool parts of a chat request: the functions offered, the choice among them, and calls in earlier messages.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "server/api_error.h"
+#include "server/json.h"
+#include "server/json_fields.h"
+
+namespace tailrace {
+
+inline constexpr size_t kMaxTools = 512;
+inline constexpr size_t kMaxToolNameBytes = 64;
+inline constexpr size_t kMaxCallsPerMessage = 256;
+inline constexpr size_t kMaxCallIdBytes = 256;
+
+// What a request says about tools.
+struct ToolParams {
+  Json offered = Json::array();  // as on the wire, null members and "strict" dropped; empty also for tool_choice "none"
+  bool parallel_calls = true;
+};
+
+// Reads tools, tool_choice and parallel_tool_calls. What only a grammar could keep (tool_choice "required" or a name,
+// "strict": true) is an error that says so.
+void read_tools(FieldReader& fields, ToolParams& out);
+
+// An assistant message's tool_calls, with their arguments as objects: templates iterate over them. `path`:
+// "messages[3].tool_calls". Adds the calls' ids to `ids`.
+ApiExpected<Json> check_tool_calls(const Json& calls, const std::string& path, std::set<std::string>& ids);
+
+}  // namespace tailrace

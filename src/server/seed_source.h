@@ -1,0 +1,24 @@
+// SeedSource: a stream of random numbers, for sampling seeds and the ids of tool calls.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace tailrace {
+
+// SplitMix64 (Steele, Lea, Flood 2014). Thread-safe.
+class SeedSource {
+ public:
+  explicit SeedSource(uint64_t start) : state_(start) {}
+  uint64_t next() {
+    uint64_t z = state_.fetch_add(0x9E3779B97F4A7C15ull) + 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  std::atomic<uint64_t> state_;
+};
+
+}  // namespace tailrace
