@@ -27,16 +27,29 @@ constexpr size_t kLingerBytes = size_t{1} << 28;  // of a refused body are read 
 constexpr int kLingerSeconds = 2;
 constexpr int kReservedSeconds = 2;               // a reserved connection's request is here at once, or others want its place
 
-// The path of a request target, without the query. origin-form, or a proxy's absolute-form (RFC 9112, 3.2.2).
-std::string path_of(std::string_view target) {
+// "user@host:80" and "[::1]:80" have one, "", ":80" and "user@" do not.
+bool has_host(std::string_view authority) {
+  authority.remove_prefix(authority.find_last_of('@') + 1);  // npos + 1 is 0
+  return !authority.empty() && authority.front() != ':';
+}
+
+// The path of a request target, without the query. origin-form, or a proxy's absolute-form (RFC 9112, 3.2.2); none for an
+// http URI without a host, which RFC 9110, 4.2.1 calls invalid.
+std::optional<std::string> path_of(std::string_view target) {
   for (std::string_view scheme : {"http://", "https://"}) {
     if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
-    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
+    target.remove_prefix(scheme.size());
+    const size_t end = std::min(target.find_first_of("/?"), target.size());
+    if (!has_host(target.substr(0, end))) return std::nullopt;
+    target.remove_prefix(end);
     if (target.empty() || target.front() == '?') return "/";
     break;
   }
   return std::string(target.substr(0, target.find('?')));
 }
+
+// GCC 12 destroys the parts of a braced ApiError twice within a co_await: refusals are made by functions.
+HttpResponse no_host() { return to_response({400, "the request target is a URI without a host", "", "bad_request"}); }
 
 HttpResponse too_many_bodies() {
   return to_response({503, "other requests' bodies take all of --max-total-body-bytes; try again later", "", "overloaded"});
@@ -148,7 +161,9 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
   keep_alive_ = parser.keep_alive() && !reserved_;
   http_1_0_ = head.version() < 11;
   out.method = std::string(head.method_string());
-  out.path = path_of(head.target());
+  auto path = path_of(head.target());
+  if (!path) co_return co_await refuse(no_host());
+  out.path = std::move(*path);
   out.authorization = std::string(head[http::field::authorization]);
   out.content_type = std::string(head[http::field::content_type]);
   if (reserved_ && !shared_->rules.always_answered(out)) co_return co_await refuse(too_many_connections());
