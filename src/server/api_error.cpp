@@ -27,6 +27,8 @@ Json to_json(const ApiError& error) {
             {"code", or_null(error.code)}}}};
 }
 
+ApiError shutting_down() { return {503, "The server is shutting down.", "", "shutting_down"}; }
+
 ApiError from_status(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument: return {400, status.message(), "", "invalid_value"};
@@ -34,7 +36,7 @@ ApiError from_status(const Status& status) {
     case StatusCode::kNotFound: return {404, status.message(), "", "not_found"};
     case StatusCode::kTooLarge: return {413, status.message(), "", "too_large"};
     case StatusCode::kResourceExhausted: return {503, status.message(), "", "overloaded"};
-    case StatusCode::kUnavailable: return {503, status.message(), "", "unavailable"};
+    case StatusCode::kUnavailable: return shutting_down();  // of a request: the queue is closed, or the engine ends
     case StatusCode::kCancelled: return {499, status.message(), "", "cancelled"};
     case StatusCode::kOk:
     case StatusCode::kDataLoss:

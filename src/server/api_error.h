@@ -27,6 +27,9 @@ inline tl::unexpected<ApiError> bad_field(std::string param, std::string message
 // {"error": {...}}; `type` follows from the status as OpenAI's does.
 Json to_json(const ApiError& error);
 
+// What every request gets that comes too late, or is still open, when the server ends.
+ApiError shutting_down();
+
 ApiError from_status(const Status& status);
 
 }  // namespace tailrace

@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "base/engine_status.h"
-#include "server/json.h"
+#include "server/api_error.h"
 
 namespace tailrace {
 
@@ -20,7 +19,7 @@ struct HealthInput {
 struct HealthReport {
   int http_status = 503;
   bool admits = false;            // new requests are taken; a hung engine does not admit
-  std::string message;            // for people and for errors of refused requests
+  ApiError refusal;               // of requests that are not admitted
   Json body;                      // {"status": ok|loading|draining|dead|hung, ...}
 };
 

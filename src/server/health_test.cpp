@@ -28,6 +28,9 @@ TEST(Health, states) {
   EXPECT_EQ(report_health(engine, input).body["status"], "draining");
   engine.state = EngineState::kDead;
   EXPECT_EQ(report_health(engine, input).body["status"], "dead");
+  EXPECT_EQ(report_health(engine, input).refusal.code, "shutting_down");
+  input.draining = false;
+  EXPECT_EQ(report_health(engine, input).refusal.code, "unavailable");
 }
 
 TEST(Health, silence_matters_only_with_work) {

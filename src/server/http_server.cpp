@@ -160,7 +160,7 @@ void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& re
 void HttpServer::Impl::models(const Exchange& exchange, const std::string& path) {
   const auto served = current_model();
   if (const HealthReport report = health(); !served || !report.admits) {
-    return send(exchange, to_response({503, report.message, "", "unavailable"}));
+    return send(exchange, to_response(report.refusal));
   }
   const Json entry = {{"id", served->name}, {"object", "model"}, {"created", served->created_s},
                       {"owned_by", "tailrace"}, {"max_model_len", served->context_length}};
@@ -174,7 +174,7 @@ void HttpServer::Impl::models(const Exchange& exchange, const std::string& path)
 
 void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
   if (const HealthReport report = health(); !report.admits) {
-    return send(exchange, to_response({503, report.message, "", "unavailable"}));
+    return send(exchange, to_response(report.refusal));
   }
   // JSON, templates and tokenizing of a long prompt take seconds: not on the threads that answer /health.
   auto job = [this, exchange = std::move(exchange), request = std::move(request), guard = activity()] {
@@ -321,7 +321,7 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
   const bool complete = wait_until([this] { return num_active() == 0; }, limit);
   if (!complete) {
     impl_->log(LogLevel::kWarning, "ending " + std::to_string(num_active()) + " requests at --shutdown-timeout");
-    impl_->abort_all({503, "The server is shutting down.", "", "shutting_down"});
+    impl_->abort_all(shutting_down());
     wait_until([this] { return num_active() == 0; }, kFlushTime);
   }
   // A slow reader may still take the end of its answer within what is left of the limit.

@@ -9,6 +9,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// The one error object of a server that ends, whatever part of it noticed.
+const Json kShuttingDown = {{"message", "The server is shutting down."},
+                            {"type", "service_unavailable_error"},
+                            {"param", nullptr},
+                            {"code", "shutting_down"}};
+
 TEST(Shd1, running_replies_complete) {
   ServerFixture fixture;
   fixture.engine.step_us = 2000;
@@ -41,6 +47,7 @@ TEST(Shd1, not_ready_and_refusing_while_draining) {
   const HttpReply refused = fixture.post("/v1/chat/completions", chat_body("abc"));
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.headers.at("connection"), "close");
+  EXPECT_EQ(Json::parse(refused.body)["error"], kShuttingDown);
   running.close();
   EXPECT_TRUE(drained.get());
 }
@@ -66,12 +73,31 @@ TEST(Shd1, at_the_limit_each_gets_an_error) {
     if (i % 2 == 0) {
       const auto events = sse_data(reply.body);
       EXPECT_EQ(events.back(), "[DONE]");
-      EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["code"], "shutting_down");
+      EXPECT_EQ(Json::parse(events[events.size() - 2])["error"], kShuttingDown);
     } else {
       EXPECT_EQ(reply.status, 503);
+      EXPECT_EQ(Json::parse(reply.body)["error"], kShuttingDown);
     }
   }
   EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_cancelled == 8; }));
+}
+
+TEST(Shd1, the_engine_that_ends_says_the_same) {
+  FixtureOptions options;
+  options.context_length = 1 << 20;
+  ServerFixture fixture(options);
+  fixture.engine.step_us = 1000;
+  HttpConnection running(fixture.port());
+  running.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}}).dump());
+  ASSERT_TRUE(running.read_until("again"));
+  fixture.queue.close();  // before the server drains, as an engine that fails does
+  const Answer refused = fixture.ask(chat_body("abc"));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.error, kShuttingDown);
+  fixture.engine.stop();
+  const auto events = sse_data(running.read_reply().body);
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"], kShuttingDown);
 }
 
 TEST(Shd1, idle_connections_do_not_delay) {
