@@ -28,7 +28,10 @@ EngineSetup engine_setup(const ServeConfig& config) {
   const EngineOptions& e = config.engine;
   EngineSetup setup;
   setup.model_path = config.model.path;
-  setup.device_kind = e.device == DeviceChoice::kCuda ? "cuda" : "cpu";
+  if (e.device == DeviceChoice::kCuda) {
+    setup.device_kind = "cuda";
+    setup.gpu_name = e.device_reason;
+  }
   setup.backend = e.attention_backend == AttentionBackendChoice::kReference ? "reference" : "cpu";
   setup.threads = e.threads;
   setup.dummy_weights = config.model.load_format == LoadFormat::kDummy;

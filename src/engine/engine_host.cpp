@@ -34,11 +34,10 @@ Expected<std::string> probe_gpu(int index) {
 }
 
 Expected<Machine> make_cuda_machine(const EngineSetup& setup, BackendOptions options) {
+  CHECK_MSG(!setup.gpu_name.empty(), "a GPU is decided on by its name (decide_device)");
   auto plugin = load_cuda_plugin(cuda_plugin_abi());
   if (!plugin) return fail(plugin.error());
-  const auto gpu = probe_gpu(setup.device_index);
-  if (!gpu) return fail(gpu.error());
-  auto tuning = find_tuning(*gpu);
+  auto tuning = find_tuning(setup.gpu_name);
   if (!tuning) return fail(tuning.error());
   options.tuning = std::move(*tuning);
   auto device = (*plugin)->create_device({.index = setup.device_index});

@@ -17,6 +17,7 @@ struct EngineSetup {
   std::string model_path;
   std::string device_kind = "cpu";  // "cpu" or "cuda"
   int device_index = 0;             // of the GPU
+  std::string gpu_name;             // of the GPU, which decide_device has asked: says which tuning table serves
   std::string backend = "cpu";      // on the CPU: "cpu" or "reference"; a GPU has one
   int threads = 0;                  // 0: all cores
   bool dummy_weights = false;       // --load-format dummy: config.json is enough

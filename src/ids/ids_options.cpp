@@ -128,6 +128,7 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   if (!device) return fail(StatusCode::kInvalidArgument, "--device cuda: " + device.error().message());
   o.setup.device_kind = device->kind;
   o.device_reason = device->reason;
+  if (device->kind == "cuda") o.setup.gpu_name = device->reason;
   o.setup.dummy_seed = o.seed;
   if (Status status = apply(over, o.setup); !status.ok()) return fail(status);
   return std::optional<IdsOptions>(std::move(o));

@@ -48,6 +48,7 @@ class GgufGolden : public testing::TestWithParam<Case> {
       const auto device = decide_device("cuda", 0);
       if (!device) GTEST_SKIP() << device.error().message();
       setup.device_kind = "cuda";
+      setup.gpu_name = device->reason;
       setup.limits.block_size = 64;
     }
     driver_.emplace(setup);

@@ -66,6 +66,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
       const auto device = decide_device("cuda", 0);
       if (!device) GTEST_SKIP() << device.error().message();
       setup.device_kind = "cuda";
+      setup.gpu_name = device->reason;
       setup.limits.block_size = 64;
     }
     setup.limits.max_rows = 3;

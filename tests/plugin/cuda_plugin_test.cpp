@@ -54,6 +54,7 @@ TEST(CudaPlugin, the_engine_runs_on_its_device_and_backend) {
   std::vector<Answer> here, there;
   here = TestEngine(setup).run(requests);
   setup.device_kind = "cuda";
+  setup.gpu_name = "a stand-in";
   there = TestEngine(setup).run(requests);
   for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(here[i].ids, there[i].ids);
   setup.device_index = 1;
@@ -79,16 +80,18 @@ TEST(CudaPlugin, tune_writes_what_was_measured) {
   EXPECT_NE(run_tune({.out = dir.path() + "/no/such/folder"}).message(), "");
 }
 
-// The table of the GPU's name beside the executable is read at start; a broken one is an error, not ignored.
+// The table of the GPU's name beside the executable is read at start; a broken one is an error, not ignored. The name is the
+// one that the device was decided on by: the GPU is not asked again.
 TEST(CudaPlugin, a_broken_tuning_table_keeps_the_engine_from_starting) {
   TempDir dir;
   write_random_checkpoint(dir.path(), tiny_llama_config(), 5);
   const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "configs" / "tuning";
   std::filesystem::create_directories(folder);
-  const std::string path = (folder / "a-stand-in.json").string();
+  const std::string path = (folder / "renamed-stand-in.json").string();
   std::ofstream(path) << R"({"decode": [{"head_dim": 64, "group": 8, "window": false, "chunks_per_cta": 99, "plenty_tiles": 8}]})";
   EngineSetup setup = test_setup(dir.path());
   setup.device_kind = "cuda";
+  setup.gpu_name = "Renamed stand-in";
   RequestQueue queue(1);
   EngineStatus status;
   const auto host = EngineHost::create(setup, queue, status, nullptr);
