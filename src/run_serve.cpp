@@ -19,6 +19,7 @@
 namespace tailrace {
 namespace {
 
+constexpr std::chrono::milliseconds kFlushPatience(10'000);  // a step lasts seconds at most
 constexpr std::chrono::milliseconds kExitGrace(800);  // within --shutdown-timeout + 1 s, all in all
 
 sigset_t stop_signals() {
@@ -154,7 +155,7 @@ int run_serve(const ServeConfig& config) {
   model.max_token_bytes = measure_tokens(*(*text)->tokenizer);
   model.created_s = std::time(nullptr);
   (*host)->start();
-  server.set_flush_cache([&engine = **host] { engine.flush_cache(); });
+  server.set_flush_cache([&engine = **host] { return engine.flush_cache(kFlushPatience); });
   server.set_model(std::move(model));
   std::printf("ready            http://%s:%d (API at /v1, health at /health, metrics at /metrics)\n",
               config.http.host.c_str(), *port);

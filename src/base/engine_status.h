@@ -59,6 +59,12 @@ class LabelledCounters {
   std::array<Slot, kSlots> slots_;
 };
 
+// What dropping the cached prefixes did (POST /flush_cache).
+struct FlushedCache {
+  int64_t blocks = 0;    // that are free now, of all KV groups
+  int32_t running = 0;   // requests that run on: the prefixes they use stay
+};
+
 // One KV layer group's pool, in blocks (kv_index.h: free + cached + owned = total).
 struct KvGroupStatus {
   std::atomic<int32_t> window{0};   // 0: full attention

@@ -35,6 +35,7 @@ void Engine::run() {
   refuse_ = true;
   queue_.close();
   receive();  // what slipped in before the close is refused, not lost
+  fail_flushes();
   status_.state = EngineState::kDead;
 }
 
@@ -63,6 +64,7 @@ void Engine::loop() {
     previous = std::move(launched);
     inflight_ = previous.has_value();
     publish();
+    serve_flushes();
   }
 }
 
@@ -73,9 +75,40 @@ void Engine::stop(bool abort) {
   queue_.wake();
 }
 
-void Engine::flush_cache() {
-  flush_ = true;
+Expected<FlushedCache> Engine::flush_cache(std::chrono::milliseconds patience) {
+  std::future<Expected<FlushedCache>> done;
+  {
+    std::lock_guard lock(flush_mutex_);
+    if (ended_) return fail(StatusCode::kUnavailable, "the engine has ended");
+    done = flushes_.emplace_back().done.get_future();
+  }
   queue_.wake();
+  if (done.wait_for(patience) == std::future_status::ready) return done.get();
+  return fail(StatusCode::kResourceExhausted, "the engine is still busy with a step; it drops its cached prefixes after it");
+}
+
+// What has ended for its client may hold blocks until the step queued behind its last token has ended: a flush waits for
+// the steps that were launched before it, two at most.
+void Engine::serve_flushes() {
+  std::lock_guard lock(flush_mutex_);
+  std::optional<FlushedCache> flushed;
+  for (Flush& flush : flushes_) {
+    if (!flush.after_launch) flush.after_launch = num_launched_;
+    if (num_processed_ < *flush.after_launch) continue;
+    if (!flushed) {
+      flushed = {.blocks = scheduler_.flush_cache(), .running = scheduler_.stats().running};
+      publish();  // before anybody is told
+    }
+    flush.done.set_value(*flushed);
+  }
+  std::erase_if(flushes_, [this](const Flush& flush) { return num_processed_ >= *flush.after_launch; });
+}
+
+void Engine::fail_flushes() {
+  std::lock_guard lock(flush_mutex_);
+  ended_ = true;
+  for (Flush& flush : flushes_) flush.done.set_value(fail(StatusCode::kUnavailable, "the engine has ended"));
+  flushes_.clear();
 }
 
 void Engine::receive() {
@@ -85,7 +118,6 @@ void Engine::receive() {
   auto requests = queue_.take(idle ? kIdleTurn : std::chrono::milliseconds(0));
   status_.idle = false;
   status_.beat();
-  if (flush_.exchange(false)) scheduler_.flush_cache();
   for (auto& request : requests) {
     Status status = refuse_ ? Status(StatusCode::kUnavailable, "the server is shutting down")
                           : scheduler_.admit(request);
@@ -137,11 +169,13 @@ std::optional<Engine::Inflight> Engine::launch_next() {
                      .launched_ns = inflight.step.launched_ns};
   status_.computed_tokens += plan.num_tokens;
   scheduler_.on_launched(plan);
+  num_launched_++;
   return inflight;
 }
 
 void Engine::process(Inflight& inflight) {
   inflight.step.done->wait("step_result");
+  num_processed_++;
   inflight.record.result_ns = now_ns();
   for (int i = 0; i < inflight.step.num_rows; ++i) {
     ids_[i] = inflight.step.sampled[i].id;

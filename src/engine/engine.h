@@ -2,7 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -34,8 +37,9 @@ class Engine {
   void run();
   // Any thread. abort: running requests end with an error now; else they are finished first.
   void stop(bool abort);
-  // Any thread: drops cached prefixes at the next turn of the loop.
-  void flush_cache();
+  // Any thread but the loop's: drops the cached prefixes of everything that has ended, and returns when that is done.
+  // kResourceExhausted: the loop did not come to it within `patience`, but will; kUnavailable: it has ended.
+  Expected<FlushedCache> flush_cache(std::chrono::milliseconds patience);
 
  private:
   // A launched step and what its results are worth.
@@ -59,6 +63,14 @@ class Engine {
   void measure(Inflight& inflight);
   void count_idle(const Inflight& inflight, const IdleGap& gap);
   void publish();
+  void serve_flushes();
+  void fail_flushes();
+
+  // Sequences of steps launched before it hold blocks until those steps have ended.
+  struct Flush {
+    std::promise<Expected<FlushedCache>> done;
+    std::optional<uint64_t> after_launch;  // the last one when the loop saw it
+  };
 
   EngineLoopOptions options_;
   ModelRunner& runner_;
@@ -74,7 +86,11 @@ class Engine {
   bool was_idle_ = true;       // nothing to do at some time since the last launch
   bool inflight_ = false;
   bool refuse_ = false;        // aborted or at its end: requests still in the queue are refused
-  std::atomic<bool> stop_{false}, abort_{false}, flush_{false};
+  uint64_t num_launched_ = 0, num_processed_ = 0;
+  std::atomic<bool> stop_{false}, abort_{false};
+  std::mutex flush_mutex_;
+  std::vector<Flush> flushes_;  // guarded by flush_mutex_
+  bool ended_ = false;          // guarded by flush_mutex_: nobody serves flushes any more
 };
 
 }  // namespace tailrace

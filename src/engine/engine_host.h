@@ -61,7 +61,7 @@ class EngineHost {
   void start();  // the engine thread; status turns kReady
   void stop(bool abort) { engine_->stop(abort); }
   void join();
-  void flush_cache() { engine_->flush_cache(); }
+  Expected<FlushedCache> flush_cache(std::chrono::milliseconds patience) { return engine_->flush_cache(patience); }
 
   const ModelReport& report() const { return report_; }
   const Device& device() const { return *device_; }

@@ -108,8 +108,7 @@ bool EngineClient::wait_idle() {
 
 bool EngineClient::flush_cache() {
   if (!wait_idle()) return false;
-  host_->flush_cache();
-  return look_until([&] { return status_.kv[0].cached == 0; });
+  return host_->flush_cache(std::chrono::seconds(20)).has_value();
 }
 
 void EngineClient::stop(bool abort) {

@@ -230,13 +230,16 @@ void BlockIndex::release(SequenceKv& kv, bool leak) {
   kv = SequenceKv{};
 }
 
-void BlockIndex::flush() {
+int64_t BlockIndex::flush() {
+  int64_t num_freed = 0;
   for (int32_t g = 0; g < num_groups(); ++g) {
     freed_.clear();
     while (tree_.evict(g, freed_)) {
     }
     for (const RadixTree::FreedBlock& block : freed_) allocators_[block.group].release(block.block);
+    num_freed += static_cast<int64_t>(freed_.size());
   }
+  return num_freed;
 }
 
 KvGroupUsage BlockIndex::usage(int32_t group) const {

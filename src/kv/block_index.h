@@ -83,8 +83,8 @@ class BlockIndex {
   // kAbortLeaks.
   void release(SequenceKv& kv, bool leak = false);
 
-  // Evicts all handles that nobody locks.
-  void flush();
+  // Evicts all handles that nobody locks; how many blocks became free.
+  int64_t flush();
 
   KvGroupUsage usage(int32_t group) const;
   // "" or what is broken, given all sequences that hold blocks.

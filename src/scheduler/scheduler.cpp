@@ -217,7 +217,7 @@ void Scheduler::on_launched(const StepPlan& plan) { impl_->on_launched(plan); }
 void Scheduler::on_result(const StepResult& result) { impl_->on_result(result); }
 std::vector<SequenceUpdate> Scheduler::take_updates() { return std::exchange(impl_->updates, {}); }
 void Scheduler::fail_all(const Status& error) { impl_->fail_all(error); }
-void Scheduler::flush_cache() { impl_->index.flush(); }
+int64_t Scheduler::flush_cache() { return impl_->index.flush(); }
 bool Scheduler::idle() const {
   return impl_->admission.waiting().empty() && impl_->running.empty() && impl_->leaving.empty() &&
          impl_->inflight.empty();

@@ -77,8 +77,8 @@ class Scheduler {
 
   // Ends every request with `error` (engine failure).
   void fail_all(const Status& error);
-  // Drops all cached prefixes that nobody uses (POST /flush_cache).
-  void flush_cache();
+  // Drops all cached prefixes that nobody uses (POST /flush_cache); how many blocks of all groups became free.
+  int64_t flush_cache();
 
   bool idle() const;  // nothing waiting, running or in flight
   SchedulerStats stats() const;

@@ -118,7 +118,7 @@ struct HttpServer::Impl {
   EngineStatus& status;
   Metrics metrics;
   SeedSource seeds;
-  std::function<void()> flush_cache;                                            // set before `model`
+  std::function<Expected<FlushedCache>()> flush_cache;                          // set before `model`
   std::atomic<int> active{0};
   std::atomic<bool> draining{false};
   std::atomic<int64_t> work_since_ns{0};
@@ -196,8 +196,10 @@ void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
 void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard) {
   const auto served = current_model();
   if (request.path == "/flush_cache") {
-    flush_cache();
-    return send(exchange, json_response({{"status", "ok"}}));
+    const auto flushed = flush_cache();
+    if (!flushed) return send(exchange, to_response(from_status(flushed.error())));
+    return send(exchange, json_response({{"status", "ok"}, {"flushed_blocks", flushed->blocks},
+                                         {"running", flushed->running}}));
   }
   if (request.path == "/tokenize" || request.path == "/detokenize") {
     auto result = request.path == "/tokenize" ? tokenize(*served, request) : detokenize(*served, request);
@@ -296,7 +298,7 @@ Expected<uint16_t> HttpServer::start() {
   return port;
 }
 
-void HttpServer::set_flush_cache(std::function<void()> flush_cache) {
+void HttpServer::set_flush_cache(std::function<Expected<FlushedCache>()> flush_cache) {
   std::lock_guard lock(impl_->mutex);
   CHECK(!impl_->model);  // no request reads it yet
   impl_->flush_cache = std::move(flush_cache);

@@ -35,8 +35,8 @@ class HttpServer {
   // The model has been read. Requests are admitted from now on whenever the engine's state is kReady.
   void set_model(ServedModel model);
 
-  // What POST /flush_cache calls, from any thread; before set_model. It must outlive stop().
-  void set_flush_cache(std::function<void()> flush_cache);
+  // What POST /flush_cache calls, on a worker thread: may wait for a bounded time. Before set_model; must outlive stop().
+  void set_flush_cache(std::function<Expected<FlushedCache>()> flush_cache);
 
   // Stops admitting at once; returns true when every running request has ended by itself within `limit`. Otherwise those
   // left get an error (an event once they stream, 503 before) and are cancelled.

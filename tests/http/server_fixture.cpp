@@ -100,7 +100,10 @@ void ServerFixture::load() {
   model.context_length = options_.context_length;
   model.vocab_size = text.vocab_size;
   model.max_running_requests = options_.slots;
-  server->set_flush_cache([this] { num_flushes.fetch_add(1); });
+  server->set_flush_cache([this] {
+    num_flushes.fetch_add(1);
+    return flush_answer;
+  });
   server->set_model(std::move(model));
   engine.start();
 }

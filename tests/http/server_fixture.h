@@ -71,6 +71,7 @@ class ServerFixture {
   EngineStatus status;
   FakeEngine engine;
   std::atomic<int> num_flushes{0};
+  Expected<FlushedCache> flush_answer = FlushedCache{.blocks = 7, .running = 2};
   std::unique_ptr<HttpServer> server;
 
  private:

@@ -72,9 +72,17 @@ TEST(Server, flush_cache_reaches_the_engine_and_asks_for_the_key) {
   ServerFixture fixture(options);
   EXPECT_EQ(fixture.post("/flush_cache", Json::object()).status, 401);
   EXPECT_EQ(fixture.num_flushes.load(), 0);
-  EXPECT_EQ(http_post(fixture.port(), "/flush_cache", "", "Authorization: Bearer secret\r\n").status, 200);
+  const std::string key = "Authorization: Bearer secret\r\n";
+  const HttpReply flushed = http_post(fixture.port(), "/flush_cache", "", key);
+  EXPECT_EQ(flushed.status, 200);
+  EXPECT_EQ(Json::parse(flushed.body), (Json{{"status", "ok"}, {"flushed_blocks", 7}, {"running", 2}}));
   EXPECT_EQ(fixture.num_flushes.load(), 1);
-  EXPECT_EQ(http_get(fixture.port(), "/flush_cache", "Authorization: Bearer secret\r\n").status, 405);
+  fixture.flush_answer = fail(StatusCode::kResourceExhausted, "still busy");
+  const HttpReply late = http_post(fixture.port(), "/flush_cache", "", key);
+  EXPECT_EQ(late.status, 503);
+  EXPECT_EQ(late.headers.count("retry-after"), 1u);
+  EXPECT_EQ(Json::parse(late.body)["error"]["message"], "still busy");
+  EXPECT_EQ(http_get(fixture.port(), "/flush_cache", key).status, 405);
 }
 
 TEST(Server, unknown_paths_and_methods) {
