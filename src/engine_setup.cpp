@@ -1,5 +1,7 @@
 #include "engine_setup.h"
 
+#include <cstdio>
+
 namespace tailrace {
 namespace {
 
@@ -24,7 +26,17 @@ StagingMode staging_mode(StagingChoice choice) {
 
 }  // namespace
 
-EngineSetup engine_setup(const ServeConfig& config) {
+Expected<std::shared_ptr<const TextModel>> load_text(const ServeConfig& config) {
+  auto text = TextModel::load(config.model.path);
+  if (!text) return text;
+  if (Status chat = (*text)->try_chat(); !chat.ok() && config.log_level >= LogLevel::kWarning) {
+    std::fprintf(stderr, "tailrace: warning: the chat template refuses a user's \"Hello\", as every such chat will be: %s\n",
+                 chat.message().c_str());
+  }
+  return text;
+}
+
+EngineSetup engine_setup(const ServeConfig& config, const TextModel& text) {
   const EngineOptions& e = config.engine;
   EngineSetup setup;
   setup.model_path = config.model.path;
@@ -36,6 +48,7 @@ EngineSetup engine_setup(const ServeConfig& config) {
   setup.threads = e.threads;
   setup.dummy_weights = config.model.load_format == LoadFormat::kDummy;
   setup.dummy_seed = e.random_seed;
+  setup.real_vocab = static_cast<int64_t>(text.tokenizer->vocab_size());
   setup.limits = default_limits(setup.device_kind);
   if (e.max_running_requests > 0) setup.limits.max_rows = e.max_running_requests;
   if (e.chunked_prefill_size > 0) setup.limits.chunk_size = e.chunked_prefill_size;

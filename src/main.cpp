@@ -22,16 +22,18 @@ tailrace::Expected<std::string> find_gpu() {
 
 }  // namespace
 
+int tailrace::bad_input(const Status& status) {
+  std::fprintf(stderr, "tailrace: %s\n", status.message().c_str());
+  return kExitBadInput;
+}
+
 int main(int argc, char** argv) {
   using namespace tailrace;
   std::vector<std::string> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
   const auto command = parse_command_line(std::vector<std::string>(argv + 1, argv + argc), environment,
                                           BuildFacts{.find_gpu = find_gpu, .version = TAILRACE_VERSION});
-  if (!command) {
-    std::fprintf(stderr, "tailrace: %s\n", command.error().message().c_str());
-    return kExitBadInput;
-  }
+  if (!command) return bad_input(command.error());
   if (const auto* print = std::get_if<PrintAndExit>(&*command)) {
     std::printf("%s", print->text.c_str());
     return 0;
@@ -39,9 +41,7 @@ int main(int argc, char** argv) {
   if (const auto* inspect = std::get_if<InspectConfig>(&*command)) return run_inspect(*inspect);
   if (const auto* tune = std::get_if<TuneConfig>(&*command)) {
     const Status tuned = run_tune({.device_index = tune->gpu, .model = tune->model, .out = tune->out});
-    if (tuned.ok()) return 0;
-    std::fprintf(stderr, "tailrace: %s\n", tuned.message().c_str());
-    return kExitBadInput;
+    return tuned.ok() ? 0 : bad_input(tuned);
   }
   if (const auto* chat = std::get_if<ChatConfig>(&*command)) return run_chat(*chat);
   return run_serve(std::get<ServeConfig>(*command));

@@ -12,6 +12,9 @@ inline constexpr int kExitEngineDied = 1;
 int run_serve(const ServeConfig& config);
 int run_inspect(const InspectConfig& config);
 
+// Names the fault in one line on stderr; the exit code for it.
+int bad_input(const Status& status);
+
 // Architecture, formats, ledger, blocks: what `inspect` prints and `serve` reports at start.
 void print_model_report(const ModelReport& report);
 

@@ -57,12 +57,13 @@ void print_model_report(const ModelReport& report) {
 }
 
 int run_inspect(const InspectConfig& config) {
-  auto report = inspect_model(engine_setup(config.serve));
-  if (!report) {
-    std::fprintf(stderr, "tailrace: %s\n", report.error().message().c_str());
-    return kExitBadInput;
-  }
+  const auto text = load_text(config.serve);  // as serve does: what that refuses is a fault here too
+  if (!text) return bad_input(text.error());
+  const auto report = inspect_model(engine_setup(config.serve, **text));
+  if (!report) return bad_input(report.error());
   std::printf("model            %s\n", config.serve.model.path.c_str());
+  std::printf("text             %d tokens, %s\n", (*text)->tokenizer->vocab_size(),
+              (*text)->chat_template ? "a chat template" : (*text)->no_template_reason.c_str());
   print_model_report(*report);
   return 0;
 }

@@ -14,7 +14,6 @@
 #include "engine_setup.h"
 #include "run.h"
 #include "server/http_server.h"
-#include "text/text_model.h"
 
 namespace tailrace {
 namespace {
@@ -88,11 +87,6 @@ std::string served_name(const ServeConfig& config) {
   return path.substr(path.find_last_of('/') + 1);
 }
 
-int bad_input(const Status& status) {
-  std::fprintf(stderr, "tailrace: %s\n", status.message().c_str());
-  return kExitBadInput;
-}
-
 // Threads that do not end soon (one may be deep in somebody's text) must not hold the exit up.
 void bound_exit(int code) {
   std::thread([code] {
@@ -129,18 +123,12 @@ int run_serve(const ServeConfig& config) {
   auto port = server.start();
   if (!port) return bad_input(port.error());
 
-  auto text = TextModel::load(config.model.path);
+  auto text = load_text(config);
   if (!text) return bad_input(text.error());
-  if (Status chat = (*text)->try_chat(); !chat.ok() && config.log_level >= LogLevel::kWarning) {
-    std::fprintf(stderr, "tailrace: warning: the chat template refuses a user's \"Hello\", as every such chat will be: %s\n",
-                 chat.message().c_str());
-  }
   auto output = settle_output_format(config.model.tool_call_parser, config.model.reasoning_parser, **text);
   if (!output) return bad_input(output.error());
-  EngineSetup setup = engine_setup(config);
-  setup.real_vocab = static_cast<int64_t>((*text)->tokenizer->vocab_size());
   const bool terminal = isatty(STDERR_FILENO);
-  auto host = EngineHost::create(setup, queue, status, terminal ? draw_progress : nullptr);
+  auto host = EngineHost::create(engine_setup(config, **text), queue, status, terminal ? draw_progress : nullptr);
   if (!host) return bad_input(host.error());
   print_start_up(config, *output, **host);
 

@@ -123,8 +123,18 @@ def test_bad_folders(tmp_path):
     assert_fails_with_one_line(run("serve", "--model", tmp_path), "NoSuchForCausalLM")
 
 
-def test_a_chat_template_that_cannot_be_used(tmp_path):
+@pytest.mark.parametrize("command", ["serve", "inspect"])
+def test_a_chat_template_that_cannot_be_used(tmp_path, command):
     model = tmp_path / "model"
     shutil.copytree(ROOT / "tests" / "goldens" / "qwen3", model)
     (model / "chat_template.jinja").write_text("fine\n{% if %}")
-    assert_fails_with_one_line(run("serve", "--model", model), str(model), "chat template", "line 2")
+    assert_fails_with_one_line(run(command, "--model", model), str(model), "chat template", "line 2")
+
+
+def test_inspect_warns_of_a_chat_template_that_refuses_every_chat(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "tests" / "goldens" / "qwen3", model)
+    (model / "chat_template.jinja").write_text("{{ raise_exception('only on Sundays') }}")
+    result = run("inspect", "--model", model)
+    assert result.returncode == 0, result.stderr
+    assert "warning" in result.stderr and "only on Sundays" in result.stderr
