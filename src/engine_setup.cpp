@@ -30,7 +30,8 @@ Expected<std::shared_ptr<const TextModel>> load_text(const ServeConfig& config) 
   auto text = TextModel::load(config.model.path);
   if (!text) return text;
   if (Status chat = (*text)->try_chat(); !chat.ok() && config.log_level >= LogLevel::kWarning) {
-    std::fprintf(stderr, "tailrace: warning: the chat template refuses a user's \"Hello\", as every such chat will be: %s\n",
+    std::fprintf(stderr,
+                 "tailrace: warning: the chat template refuses a user's \"Hello\", as every such chat will be: %s\n",
                  chat.message().c_str());
   }
   return text;

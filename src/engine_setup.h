@@ -9,8 +9,8 @@
 
 namespace tailrace {
 
-// The tokenizer and chat template to serve with; errors as TextModel::load's. A template that refuses a plain chat is warned of
-// on stderr.
+// The tokenizer and chat template to serve with; errors as TextModel::load's. A template that refuses a plain chat is
+// warned of on stderr.
 Expected<std::shared_ptr<const TextModel>> load_text(const ServeConfig& config);
 
 EngineSetup engine_setup(const ServeConfig& config, const TextModel& text);

@@ -84,11 +84,12 @@ Expected<FlushedCache> Engine::flush_cache(std::chrono::milliseconds patience) {
   }
   queue_.wake();
   if (done.wait_for(patience) == std::future_status::ready) return done.get();
-  return fail(StatusCode::kResourceExhausted, "the engine is still busy with a step; it drops its cached prefixes after it");
+  return fail(StatusCode::kResourceExhausted,
+              "the engine is still busy with a step; it drops its cached prefixes after it");
 }
 
-// What has ended for its client may hold blocks until the step queued behind its last token has ended: a flush waits for
-// the steps that were launched before it, two at most.
+// What has ended for its client may hold blocks until the step queued behind its last token has ended: a flush waits
+// for the steps that were launched before it, two at most.
 void Engine::serve_flushes() {
   std::lock_guard lock(flush_mutex_);
   std::optional<FlushedCache> flushed;

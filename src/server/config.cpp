@@ -124,7 +124,8 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
   app.add_option("--max-body-bytes", http.max_body_bytes, "largest request body; beyond: 413 (default 32 MiB)")
       ->check(CLI::Range(int64_t{1024}, int64_t{1} << 30))->group("HTTP")->option_text("N");
   app.add_option("--max-total-body-bytes", http.max_total_body_bytes,
-                 "request bodies in memory, all together; beyond: 503 (default 512 MiB, or --max-body-bytes if larger)")
+                 "request bodies and what is parsed from them, all together; beyond: 503 (default 512 MiB, or 4 x "
+                 "--max-body-bytes if larger)")
       ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40))->group("HTTP")->option_text("N");
   app.add_option("--request-timeout", limits.request_timeout_s, "seconds a request may take (default: no limit)")
       ->check(within(0, 1e6))->group("HTTP")->option_text("S");
@@ -197,7 +198,7 @@ Expected<CommandLine> parse_serve(const std::vector<std::string>& args, const Bu
   if (!help) return fail(help.error());
   if (help->has_value()) return CommandLine(PrintAndExit{**help});
   if (app.count("--max-total-body-bytes") == 0) {
-    config.http.max_total_body_bytes = std::max(config.http.max_total_body_bytes, config.http.max_body_bytes);
+    config.http.max_total_body_bytes = std::max(config.http.max_total_body_bytes, 4 * config.http.max_body_bytes);
   }
   config.engine.has_random_seed = app.count("--random-seed") > 0;
   if (app.count("--api-key") > 0 && config.http.api_key.empty()) {

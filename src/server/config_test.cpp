@@ -104,7 +104,7 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.log_level, LogLevel::kDebug);
   EXPECT_EQ(parse_ok({"--model", paths.model, "--random-seed", "18446744073709551615"}).engine.random_seed, UINT64_MAX);
   EXPECT_EQ(parse_ok({"--model", paths.model}).http.max_total_body_bytes, int64_t{512} << 20);
-  EXPECT_EQ(parse_ok({"--model", paths.model, "--max-body-bytes", "1073741824"}).http.max_total_body_bytes, int64_t{1} << 30);
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--max-body-bytes", "1073741824"}).http.max_total_body_bytes, int64_t{4} << 30);
   EXPECT_EQ(parse_ok({"--model", paths.model, "--mem-fraction-static", "0.5"}).engine.mem_fraction_static, 0.5);
 }
 

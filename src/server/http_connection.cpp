@@ -51,9 +51,7 @@ std::optional<std::string> path_of(std::string_view target) {
 // GCC 12 destroys the parts of a braced ApiError twice within a co_await: refusals are made by functions.
 HttpResponse no_host() { return to_response({400, "the request target is a URI without a host", "", "bad_request"}); }
 
-HttpResponse too_many_bodies() {
-  return to_response({503, "other requests' bodies take all of --max-total-body-bytes; try again later", "", "overloaded"});
-}
+HttpResponse refusal(const Status& status) { return to_response(from_status(status)); }
 
 }  // namespace
 
@@ -178,7 +176,10 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
 
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_body(Parser& parser, HttpRequest& out) {
   const auto length = parser.content_length();
-  if (length && !shared_->bodies->has_room(*length)) co_return co_await refuse(too_many_bodies());
+  if (length && !shared_->bodies->has_room(*length)) {
+    const Status full = too_many_bodies();
+    co_return co_await refuse(refusal(full));
+  }
   if (parser.get()[http::field::expect] == "100-continue") {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(kContinue), kAwait);
@@ -191,7 +192,8 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_body(Parser& pa
     auto [error, bytes] = co_await http::async_read_some(socket_, buffer_, parser, kAwait);
     if (error) co_return co_await refuse(error_answer(error));
     // Counted as it arrives: a client that only promises a large body takes nothing from others.
-    if (!share->grow_to(static_cast<int64_t>(parser.get().body().size()))) co_return co_await refuse(too_many_bodies());
+    const Status room = share->grow_to(static_cast<int64_t>(parser.get().body().size()));
+    if (!room.ok()) co_return co_await refuse(refusal(room));
   }
   out.body = std::move(parser.get().body());
   out.body_share = std::move(share);

@@ -32,8 +32,9 @@ HttpResponse too_many_connections();
 
 // What all connections of a listener share.
 struct ListenerShared {
-  explicit ListenerShared(const HttpOptions& http_options)
-      : options(http_options), bodies(std::make_shared<BodyBudget>(http_options.max_total_body_bytes)) {}
+  ListenerShared(const HttpOptions& http_options, std::function<void()> on_large_end)
+      : options(http_options),
+        bodies(std::make_shared<BodyBudget>(http_options.max_total_body_bytes, std::move(on_large_end))) {}
 
   const HttpOptions options;
   const std::shared_ptr<BodyBudget> bodies;  // a request may outlive the listener

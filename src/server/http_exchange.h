@@ -11,13 +11,17 @@
 
 namespace tailrace {
 
+class BodyShare;
+
 struct HttpRequest {
   std::string method;         // "GET"
   std::string path;           // without the query
   std::string authorization;  // the header's value, "" when absent
   std::string content_type;   // the header's value, "" when absent
+  // Counts the body against --max-total-body-bytes while anybody holds the request; null without a body. Before `body`, which
+  // is to be freed first.
+  std::shared_ptr<BodyShare> body_share;
   std::string body;
-  std::shared_ptr<void> body_share;  // counts the body against --max-total-body-bytes while anybody holds the request
   int64_t received_ns = 0;    // now_ns when the last byte had arrived
 };
 

@@ -63,7 +63,8 @@ asio::awaitable<void> accept_loop(tcp::acceptor& acceptor, asio::io_context& io,
 }  // namespace
 
 struct HttpListener::Impl {
-  explicit Impl(const HttpOptions& options) : shared(std::make_shared<ListenerShared>(options)) {}
+  Impl(const HttpOptions& options, std::function<void()> on_large_end)
+      : shared(std::make_shared<ListenerShared>(options, std::move(on_large_end))) {}
 
   std::shared_ptr<ListenerShared> shared;
   asio::io_context io;
@@ -104,8 +105,9 @@ struct HttpListener::Impl {
   }
 };
 
-HttpListener::HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules)
-    : impl_(std::make_unique<Impl>(options)) {
+HttpListener::HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules,
+                           std::function<void()> on_large_end)
+    : impl_(std::make_unique<Impl>(options, std::move(on_large_end))) {
   impl_->shared->handler = std::move(handler);
   impl_->shared->rules = std::move(rules);
 }

@@ -30,7 +30,9 @@ class HttpListener {
   // Called on a connection's executor for each complete request; must not block.
   using Handler = std::function<void(std::shared_ptr<HttpExchange>, HttpRequest)>;
 
-  HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules = {});
+  // on_large_end: see BodyBudget; outlives every request.
+  HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules = {},
+               std::function<void()> on_large_end = nullptr);
   ~HttpListener();  // every exchange has to be released before: it refers to the I/O threads' context
 
   // Listens and starts the I/O threads; the port that was bound. kInvalidArgument: address in use or not ours.
@@ -40,7 +42,7 @@ class HttpListener {
   // Closes everything and joins the threads; idempotent.
   void stop();
   int num_connections() const;
-  // Of request bodies that are arriving or not yet done with; at most --max-total-body-bytes.
+  // Of request bodies that are arriving or not yet done with, and of what is parsed from them; at most --max-total-body-bytes.
   int64_t body_bytes_held() const;
 
  private:

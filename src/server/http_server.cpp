@@ -11,7 +11,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/heap.h"
 #include "base/test_fault.h"
+#include "server/body_budget.h"
 #include "server/chat_prompt.h"
 #include "server/generation.h"
 #include "server/health.h"
@@ -55,7 +57,27 @@ struct HttpServer::Impl {
         listener(serve_config.http,
                  [this](Exchange exchange, HttpRequest request) { route(std::move(exchange), std::move(request)); },
                  {.refuse = [this](const HttpRequest& head) { return by_head(head); },
-                  .always_answered = [](const HttpRequest& head) { return always_answered(head.path); }}) {}
+                  .always_answered = [](const HttpRequest& head) { return always_answered(head.path); }},
+                 [this] { queue_heap_return(); }) {}
+
+  // After a large body: not on the thread that let go of it, which may be one of the sockets'.
+  void queue_heap_return() {
+    if (heap_return_queued.exchange(true)) return;
+    workers.submit([this] {
+      heap_return_queued = false;
+      return_free_heap();
+    });
+  }
+
+  // What is parsed from the body counts as the body does.
+  static JsonLimits limits_of(const HttpRequest& request) {
+    JsonLimits limits;
+    limits.take_memory = [&request](size_t document_bytes) {
+      return request.body_share ? request.body_share->grow_to(static_cast<int64_t>(request.body.size() + document_bytes))
+                                : Status();
+    };
+    return limits;
+  }
 
   // Counts a request from its arrival to its end, whatever that is.
   std::shared_ptr<void> activity() {
@@ -121,6 +143,7 @@ struct HttpServer::Impl {
   std::function<Expected<FlushedCache>()> flush_cache;                          // set before `model`
   std::atomic<int> active{0};
   std::atomic<bool> draining{false};
+  std::atomic<bool> heap_return_queued{false};
   std::atomic<int64_t> work_since_ns{0};
   std::mutex mutex;
   std::condition_variable changed;
@@ -211,10 +234,10 @@ void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& 
 ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, const HttpRequest& request) {
   const RequestBounds bounds = bounds_of(served, config.limits.max_queued_requests);
   if (request.path == "/v1/completions") {
-    auto parsed = parse_completion_request(request.body, bounds);
+    auto parsed = parse_completion_request(request.body, bounds, limits_of(request));
     return parsed ? plan_completion(served, *parsed, seeds) : api_fail(parsed.error());
   }
-  auto parsed = parse_chat_request(request.body, bounds);
+  auto parsed = parse_chat_request(request.body, bounds, limits_of(request));
   return parsed ? plan_chat(served, *parsed, seeds) : api_fail(parsed.error());
 }
 
@@ -242,7 +265,7 @@ void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& ser
 }
 
 ApiExpected<Json> HttpServer::Impl::tokenize(const ServedModel& served, const HttpRequest& request) {
-  auto parsed = parse_tokenize_request(request.body);
+  auto parsed = parse_tokenize_request(request.body, limits_of(request));
   if (!parsed) return api_fail(parsed.error());
   if (Status status = check_text_bytes(served, request.body.size()); !status.ok()) {
     return api_fail({413, status.message(), "prompt", "context_length_exceeded"});
@@ -261,7 +284,7 @@ ApiExpected<Json> HttpServer::Impl::tokenize(const ServedModel& served, const Ht
 }
 
 ApiExpected<Json> HttpServer::Impl::detokenize(const ServedModel& served, const HttpRequest& request) {
-  auto ids = parse_detokenize_request(request.body, served.text->tokenizer->vocab_size());
+  auto ids = parse_detokenize_request(request.body, served.text->tokenizer->vocab_size(), limits_of(request));
   if (!ids) return api_fail(ids.error());
   return Json{{"prompt", served.text->tokenizer->decode(*ids, /*skip_special=*/false)}};
 }
@@ -286,7 +309,9 @@ void HttpServer::Impl::abort_all(const ApiError& error) {
 }
 
 HttpServer::HttpServer(const ServeConfig& config, RequestQueue& queue, EngineStatus& status)
-    : impl_(std::make_unique<Impl>(config, queue, status)) {}
+    : impl_(std::make_unique<Impl>(config, queue, status)) {
+  bound_free_heap();
+}
 
 HttpServer::~HttpServer() { stop(); }
 

@@ -25,7 +25,7 @@ namespace tailrace {
 
 class HttpServer {
  public:
-  // `queue` and `status` outlive the server.
+  // `queue` and `status` outlive the server. Bounds what the process keeps of freed memory (base/heap.h).
   HttpServer(const ServeConfig& config, RequestQueue& queue, EngineStatus& status);
   ~HttpServer();  // stop()
 

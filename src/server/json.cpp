@@ -6,6 +6,17 @@
 namespace tailrace {
 namespace {
 
+constexpr size_t kMemoryStep = size_t{1} << 16;  // take_memory is asked once for so many bytes
+
+// What parts of a document take of the heap, an allocation's header included. Arrays and objects double: half may be spare.
+constexpr size_t kAllocation = 16;
+constexpr size_t kElementBytes = 2 * sizeof(Json);
+constexpr size_t kMemberBytes = 2 * sizeof(Json::object_t::value_type);
+constexpr size_t kContainerBytes = kAllocation + sizeof(Json::object_t);
+constexpr size_t kSeenKeyBytes = 2 * kAllocation + sizeof(std::string) + 3 * sizeof(void*);
+// Text is held twice while a request is read: by the document, and by what was asked.
+size_t text_bytes(const std::string& text) { return 2 * (kAllocation + sizeof(std::string) + text.size()); }
+
 // Builds the document while it is read, and gives up at the first bound that is exceeded.
 class BoundedBuilder : public nlohmann::json_sax<Json> {
  public:
@@ -16,7 +27,10 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t value) override { return add(Json(value)); }
   bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
   bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
-  bool string(string_t& value) override { return add(Json(std::move(value))); }
+  bool string(string_t& value) override {
+    const size_t bytes = text_bytes(value);
+    return take(bytes) && add(Json(std::move(value)));
+  }
   bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
 
   bool start_object(std::size_t) override { return open(Json::object()); }
@@ -26,7 +40,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     if (stack_.size() == 1) error_.top_level_key = name;
-    if (!count()) return false;
+    if (!count() || !take(kMemberBytes + kSeenKeyBytes + 2 * name.size())) return false;
     auto& seen = keys_.back();
     if (!seen.insert(name).second) return refuse("duplicate key '" + name.substr(0, 100) + "'");
     if (seen.size() > limits_.max_members) return refuse("an object has too many members");
@@ -44,6 +58,16 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   JsonError error_;
 
  private:
+  bool take(size_t bytes) {
+    document_bytes_ += bytes;
+    if (!limits_.take_memory || document_bytes_ < taken_bytes_ + kMemoryStep) return true;
+    taken_bytes_ = document_bytes_;
+    Status taken = limits_.take_memory(document_bytes_);
+    if (taken.ok()) return true;
+    error_.code = taken.code();
+    return refuse(taken.message());
+  }
+
   bool refuse(std::string message) {
     if (error_.message.empty()) error_.message = std::move(message);
     return false;
@@ -71,13 +95,13 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   }
 
   bool add(Json value) {
-    if (!count()) return false;
+    if (!count() || !take(kElementBytes)) return false;
     place(std::move(value));
     return true;
   }
 
   bool open(Json value) {
-    if (!count()) return false;
+    if (!count() || !take(kElementBytes + kContainerBytes)) return false;
     if (static_cast<int>(stack_.size()) >= limits_.max_depth) {
       return refuse("nested deeper than " + std::to_string(limits_.max_depth) + " levels");
     }
@@ -93,18 +117,19 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  const JsonLimits limits_;
+  const JsonLimits& limits_;
   std::vector<Json*> stack_;
   std::vector<std::unordered_set<std::string>> keys_;
   std::string key_;
   size_t values_ = 0;
+  size_t document_bytes_ = 0, taken_bytes_ = 0;
 };
 
 }  // namespace
 
 tl::expected<Json, JsonError> parse_json(std::string_view text, const JsonLimits& limits) {
   BoundedBuilder builder(limits);
-  if (text.empty()) return tl::unexpected<JsonError>(JsonError{"the body is empty; JSON is expected", ""});
+  if (text.empty()) return tl::unexpected<JsonError>(JsonError{"the body is empty; JSON is expected"});
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     if (builder.error_.message.empty()) builder.error_.message = "not valid JSON";
     return tl::unexpected<JsonError>(std::move(builder.error_));

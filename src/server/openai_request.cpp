@@ -13,9 +13,13 @@ namespace {
 constexpr int32_t kMaxTokens = INT32_MAX;
 constexpr size_t kMaxPromptBytes = size_t{1} << 30;  // the body's bound is lower
 constexpr size_t kMaxModelBytes = 1024;
+constexpr size_t kMaxTemplateKwargsBytes = size_t{256} << 10;  // switches and a few texts; every render copies them
 
-ApiExpected<Json> parse_object(std::string_view body) {
-  auto parsed = parse_json(body);
+ApiExpected<Json> parse_object(std::string_view body, const JsonLimits& limits) {
+  auto parsed = parse_json(body, limits);
+  if (!parsed && parsed.error().code != StatusCode::kInvalidArgument) {
+    return api_fail(from_status(Status(parsed.error().code, parsed.error().message)));
+  }
   if (!parsed) return api_fail({400, parsed.error().message, parsed.error().top_level_key, "invalid_json"});
   if (!parsed->is_object()) {
     return api_fail({400, std::string("the body must be a JSON object, not ") + json_kind(*parsed), "", "invalid_json"});
@@ -26,11 +30,12 @@ ApiExpected<Json> parse_object(std::string_view body) {
 void read_stop(FieldReader& fields, std::vector<std::string>& out) {
   const Json* value = fields.get("stop");
   if (value == nullptr) return;
-  const Json list = value->is_array() ? *value : Json::array({*value});
-  if (list.size() > kMaxStopStrings) {
+  const size_t count = value->is_array() ? value->size() : 1;
+  if (count > kMaxStopStrings) {
     return fields.set_error("stop", "holds more than " + std::to_string(kMaxStopStrings) + " strings");
   }
-  for (const Json& stop : list) {
+  for (size_t i = 0; i < count; ++i) {
+    const Json& stop = value->is_array() ? (*value)[i] : *value;
     if (!stop.is_string()) {
       return fields.set_error("stop", std::string("must be a string or an array of strings, not hold ") + json_kind(stop));
     }
@@ -42,19 +47,23 @@ void read_stop(FieldReader& fields, std::vector<std::string>& out) {
   }
 }
 
-void read_token_ids(FieldReader& fields, const char* name, int32_t vocab, size_t max_count, std::vector<TokenId>& out) {
-  const Json* value = fields.get(name);
-  if (value == nullptr) return;
-  if (!value->is_array()) return fields.set_error(name, std::string("must be an array of token ids, not ") + json_kind(*value));
-  if (value->size() > max_count) return fields.set_error(name, "holds more than " + std::to_string(max_count) + " ids");
-  out.reserve(value->size());
-  for (const Json& id : *value) {
+void take_token_ids(FieldReader& fields, const char* name, const Json& ids, int32_t vocab, std::vector<TokenId>& out) {
+  out.reserve(ids.size());
+  for (const Json& id : ids) {
     if (!id.is_number_integer() || id < 0 || id >= vocab) {
       return fields.set_error(name, "must hold token ids from 0 to " + std::to_string(vocab - 1) + ", not " +
                                         dump_json(id).substr(0, 100));
     }
     out.push_back(id.get<TokenId>());
   }
+}
+
+void read_token_ids(FieldReader& fields, const char* name, int32_t vocab, size_t max_count, std::vector<TokenId>& out) {
+  const Json* value = fields.get(name);
+  if (value == nullptr) return;
+  if (!value->is_array()) return fields.set_error(name, std::string("must be an array of token ids, not ") + json_kind(*value));
+  if (value->size() > max_count) return fields.set_error(name, "holds more than " + std::to_string(max_count) + " ids");
+  take_token_ids(fields, name, *value, vocab, out);
 }
 
 void read_logit_bias(FieldReader& fields, int32_t vocab, std::vector<std::pair<TokenId, float>>& out) {
@@ -168,9 +177,21 @@ void refuse_chat_features(FieldReader& fields) {
   fields.refuse("web_search_options", {}, "there is no web search");
 }
 
+// Roughly the bytes of `value` as text.
+size_t text_size(const Json& value) {
+  if (value.is_string()) return value.get_ref<const std::string&>().size() + 2;
+  size_t bytes = 2;
+  if (!value.is_structured()) return bytes;
+  for (const auto& [key, member] : value.items()) bytes += text_size(member) + (value.is_object() ? key.size() + 3 : 0);
+  return bytes;
+}
+
 void read_template_options(FieldReader& fields, ChatRequest& out) {
   if (const Json* kwargs = fields.get("chat_template_kwargs")) {
     if (!kwargs->is_object()) return fields.set_error("chat_template_kwargs", "must be an object");
+    if (text_size(*kwargs) > kMaxTemplateKwargsBytes) {
+      return fields.set_error("chat_template_kwargs", "is larger than " + std::to_string(kMaxTemplateKwargsBytes >> 10) + " KiB");
+    }
     for (const char* taken : {"messages", "tools", "add_generation_prompt"}) {
       if (kwargs->contains(taken)) return fields.set_error("chat_template_kwargs", std::string("must not set ") + taken);
     }
@@ -218,27 +239,25 @@ void read_prompts(FieldReader& fields, const RequestBounds& bounds, CompletionRe
   if (!fields.ok()) return;
   if (value == nullptr) return fields.set_error("prompt", "is required");
   const bool single = value->is_string() || (value->is_array() && !value->empty() && value->front().is_number());
-  const Json wrapped = single ? Json::array({*value}) : Json();
-  const Json& list = single ? wrapped : *value;
-  if (!list.is_array()) {
+  if (!single && !value->is_array()) {
     return fields.set_error("prompt", std::string("must be a string, strings, token ids or arrays of them, not ") +
                                           json_kind(*value));
   }
-  if (list.empty()) return fields.set_error("prompt", "is empty");
-  if (static_cast<int64_t>(list.size()) * out.params.n > bounds.max_sequences) {
-    return fields.set_error("prompt", "asks for " + std::to_string(list.size()) + " x n sequences; at most " +
+  const size_t count = single ? 1 : value->size();
+  if (count == 0) return fields.set_error("prompt", "is empty");
+  if (static_cast<int64_t>(count) * out.params.n > bounds.max_sequences) {
+    return fields.set_error("prompt", "asks for " + std::to_string(count) + " x n sequences; at most " +
                                           std::to_string(bounds.max_sequences) + " fit the queue");
   }
-  for (const Json& prompt : list) {
+  for (size_t i = 0; i < count; ++i) {
+    const Json& prompt = single ? *value : (*value)[i];
     if (prompt.is_string()) {
       if (prompt.get_ref<const std::string&>().empty()) return fields.set_error("prompt", "is empty");
       out.prompts.emplace_back(prompt.get<std::string>());
     } else if (prompt.is_array() && !prompt.empty()) {
-      const Json holder = {{"prompt", prompt}};
-      FieldReader inner(holder);
       std::vector<TokenId> ids;
-      read_token_ids(inner, "prompt", bounds.vocab_size, SIZE_MAX, ids);
-      if (!inner.ok()) return fields.adopt(*inner.error());
+      take_token_ids(fields, "prompt", prompt, bounds.vocab_size, ids);
+      if (!fields.ok()) return;
       out.prompts.emplace_back(std::move(ids));
     } else {
       return fields.set_error("prompt", prompt.is_array() ? "holds an empty prompt"
@@ -255,14 +274,16 @@ void read_completion_logprobs(FieldReader& fields, GenerationParams& out) {
 
 }  // namespace
 
-ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds) {
-  auto object = parse_object(body);
+ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds,
+                                            const JsonLimits& limits) {
+  auto object = parse_object(body, limits);
   if (!object) return api_fail(object.error());
   return chat_from_object(*object, bounds);
 }
 
-ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, const RequestBounds& bounds) {
-  auto object = parse_object(body);
+ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, const RequestBounds& bounds,
+                                                        const JsonLimits& limits) {
+  auto object = parse_object(body, limits);
   if (!object) return api_fail(object.error());
   CompletionRequest request;
   FieldReader fields(*object);
@@ -278,8 +299,8 @@ ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, c
   return request;
 }
 
-ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body) {
-  auto object = parse_object(body);
+ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const JsonLimits& limits) {
+  auto object = parse_object(body, limits);
   if (!object) return api_fail(object.error());
   TokenizeRequest request;
   if (object->contains("messages")) {
@@ -302,8 +323,9 @@ ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body) {
   return request;
 }
 
-ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size) {
-  auto object = parse_object(body);
+ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size,
+                                                           const JsonLimits& limits) {
+  auto object = parse_object(body, limits);
   if (!object) return api_fail(object.error());
   FieldReader fields(*object);
   fields.ignore("model");

@@ -69,10 +69,13 @@ struct TokenizeRequest {
   bool add_special_tokens = true;                 // prompt only
 };
 
-// `body` is the raw request body.
-ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds);
-ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, const RequestBounds& bounds);
-ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body);
-ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size);
+// `body` is the raw request body; `limits` are of its JSON.
+ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds,
+                                            const JsonLimits& limits = {});
+ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, const RequestBounds& bounds,
+                                                        const JsonLimits& limits = {});
+ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const JsonLimits& limits = {});
+ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size,
+                                                           const JsonLimits& limits = {});
 
 }  // namespace tailrace

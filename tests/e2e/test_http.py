@@ -35,6 +35,24 @@ def test_tokenize_round_trip(server):
     assert json.loads(body)["prompt"] == text
 
 
+def test_flush_cache_answers_when_the_prefixes_are_gone(server):
+    client = server.client()
+    name = client.models.list().data[0].id
+
+    def cached_tokens():
+        usage = client.completions.create(model=name, prompt="One two three four five. " * 20, max_tokens=2).usage
+        return usage.prompt_tokens_details.cached_tokens
+
+    cached_tokens()
+    assert cached_tokens() >= 64
+    for _ in range(5):
+        status, body = server.post_raw("/flush_cache", b"")
+        assert status == 200, body
+        answer = json.loads(body)
+        assert answer["status"] == "ok" and answer["flushed_blocks"] > 0 and answer["running"] == 0
+        assert cached_tokens() == 0
+
+
 def test_contract_counters_stay_zero_under_load(server):
     client = server.client()
     name = client.models.list().data[0].id

@@ -1,0 +1,105 @@
+// MEM-1's rule for the HTTP surface: what hostile bodies make the server allocate is bounded, and given back.
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/heap.h"
+#include "http/server_fixture.h"
+
+namespace tailrace::test {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+int64_t resident_bytes() {
+  int64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+std::string many(const std::string& before, const std::string& unit, int count, const std::string& after) {
+  std::string body = before;
+  for (int i = 0; i < count; ++i) body += unit;
+  return body + after;
+}
+
+// Without a copy of the body.
+HttpReply post_whole(uint16_t port, const std::string& path, const std::string& body) {
+  HttpConnection connection(port);
+  connection.send_raw("POST " + path + " HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n");
+  connection.send_raw(body);
+  return connection.read_reply();
+}
+
+TEST(HostileBodies, leave_no_memory_behind) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer keeps what is freed";
+#endif
+  ServerFixture fixture;
+  const std::string chat = R"({"messages":[{"role":"user","content":"abc"}],)";
+  const std::vector<std::pair<std::string, std::string>> bodies = {
+      {"/v1/completions", many(R"({"prompt":[)", "0,", 800'000, "0]}")},
+      {"/v1/completions", many(R"({"prompt":[)", R"({"a":""},)", 200'000, "0]}")},
+      {"/v1/completions", many(R"({"prompt":"a","stop":[)", R"("",)", 500'000, "\"\"]}")},
+      {"/v1/chat/completions", many(chat + R"("chat_template_kwargs":{"x":[)", R"({"a":""},)", 200'000, "0]}}")},
+      {"/tokenize", many(R"({"prompt":")", "word ", 2'000'000, "\"}")}};
+  fixture.ask(chat_body("abc"));
+  return_free_heap();
+  const int64_t before = resident_bytes();
+  int64_t highest = before;
+  for (const auto& [path, body] : bodies) {
+    std::vector<std::thread> clients;
+    std::atomic<int> refused{0};
+    for (int i = 0; i < 2; ++i) {
+      clients.emplace_back([&, &path = path, &body = body] {
+        refused += post_whole(fixture.port(), path, body).status / 100 == 4;
+      });
+    }
+    for (auto& client : clients) client.join();
+    highest = std::max(highest, resident_bytes());
+    EXPECT_EQ(refused.load(), 2) << path;
+  }
+  EXPECT_GT(highest, before + 16 * kMiB) << "else there is nothing to give back";
+  EXPECT_TRUE(ServerFixture::eventually([&] { return resident_bytes() < before + 16 * kMiB; }))
+      << (resident_bytes() - before) / kMiB << " MiB stay";
+}
+
+TEST(HostileBodies, what_is_parsed_from_them_counts_as_they_do) {
+  FixtureOptions options;
+  options.config.http.max_body_bytes = 4 * kMiB;
+  options.config.http.max_total_body_bytes = 8 * kMiB;
+  ServerFixture fixture(options);
+  const std::string small = chat_body("abc").dump();
+  const std::string wide = many(R"({"prompt":[)", "0,", 1'000'000, "0]}");  // 2 MB, and 32 when parsed
+  const HttpReply alone = post_whole(fixture.port(), "/v1/completions", wide);
+  EXPECT_EQ(alone.status, 413);
+  EXPECT_NE(alone.body.find("--max-total-body-bytes (8388608)"), std::string::npos) << alone.body;
+
+  const std::string fits = many(R"({"prompt":[)", "0,", 150'000, "0]}");  // 0.3 MB, and 5
+  EXPECT_EQ(post_whole(fixture.port(), "/v1/completions", fits).status, 400) << "too long a prompt";
+  HttpConnection arriving(fixture.port());
+  arriving.send_raw("POST /v1/completions HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n" + std::string(3'900'000, ' '));
+  HttpReply beside;
+  EXPECT_TRUE(ServerFixture::eventually([&] {  // once it has arrived
+    beside = post_whole(fixture.port(), "/v1/completions", fits);
+    return beside.status == 503;
+  }));
+  EXPECT_EQ(beside.headers.count("retry-after"), 1u);
+  EXPECT_EQ(post_whole(fixture.port(), "/v1/chat/completions", small).status, 200);
+}
+
+TEST(HostileBodies, a_template_gets_no_more_text_than_the_context_holds) {
+  ServerFixture fixture;
+  const std::string long_text(4 * kMiB, 'a');
+  Json message = {{"role", "assistant"}, {"content", "abc"}, {"reasoning_content", long_text}};
+  const Answer reasoning = fixture.ask({{"messages", Json::array({message})}});
+  EXPECT_EQ(reasoning.status, 400);
+  EXPECT_EQ(reasoning.error["code"], "context_length_exceeded");
+  const Answer switches = fixture.ask(chat_body("abc", {{"chat_template_kwargs", {{"x", long_text}}}}));
+  EXPECT_EQ(switches.status, 400);
+  EXPECT_EQ(switches.error["param"], "chat_template_kwargs");
+  EXPECT_EQ(fixture.ask(chat_body("abc", {{"chat_template_kwargs", {{"x", std::string(1000, 'a')}}}})).status, 200);
+}
+
+}  // namespace
+}  // namespace tailrace::test
