@@ -1,6 +1,10 @@
 // Dropping cached prefixes on the real engine: who asks is told when it is done, and what was done.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
+#include <thread>
+
 #include "support/checkpoint_writer.h"
 #include "support/engine_fixture.h"
 
@@ -22,7 +26,6 @@ class FlushCache : public ::testing::Test {
   TempDir dir_;
 };
 
-// At once after an answer, whose row may still be in the step that was queued behind its last token.
 TEST_F(FlushCache, a_prompt_that_was_answered_before_is_not_found_after) {
   for (bool overlap : {true, false}) {
     EngineSetup options = setup();
@@ -40,6 +43,25 @@ TEST_F(FlushCache, a_prompt_that_was_answered_before_is_not_found_after) {
       EXPECT_EQ(engine.wait(*engine.submit(request)).cached_len, 0);
     }
   }
+}
+
+// A stop token is found one step late: when its client is told, the row is in the step that was queued behind it.
+TEST_F(FlushCache, a_row_that_has_just_ended_lets_go_of_its_prefix_first) {
+  TestEngine engine(setup());
+  const std::vector<TokenId> prompt = random_prompt(4, 10 * kBlock + 1);
+  const TokenId first = engine.run({greedy_request(prompt, 1)})[0].ids[0];
+  ASSERT_TRUE(engine.host().flush_cache(kPatience).has_value());
+  Request request = greedy_request(prompt, 50);
+  request.stop_token_ids = {first};
+  std::future<Expected<FlushedCache>> flushed;
+  const auto on_first = [&] {  // on the engine's thread: the flush is asked for before this turn of the loop ends
+    flushed = std::async(std::launch::async, [&] { return engine.host().flush_cache(kPatience); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  engine.wait(*engine.submit(request, on_first));
+  const auto result = flushed.get();
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->blocks, 10);
 }
 
 TEST_F(FlushCache, while_a_request_runs_its_own_prefix_stays_and_its_answer_is_the_same) {
