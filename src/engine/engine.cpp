@@ -97,7 +97,7 @@ void Engine::serve_flushes() {
     if (!flush.after_launch) flush.after_launch = num_launched_;
     if (num_processed_ < *flush.after_launch) continue;
     if (!flushed) {
-      flushed = {.blocks = scheduler_.flush_cache(), .running = scheduler_.stats().running};
+      flushed = FlushedCache{.blocks = scheduler_.flush_cache(), .running = scheduler_.stats().running};
       publish();  // before anybody is told
     }
     flush.done.set_value(*flushed);
