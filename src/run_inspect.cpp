@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "engine_setup.h"
+#include "output/output_format.h"
 #include "run.h"
 
 namespace tailrace {
@@ -59,12 +60,15 @@ void print_model_report(const ModelReport& report) {
 int run_inspect(const InspectConfig& config) {
   const auto text = load_text(config.serve);  // as serve does: what that refuses is a fault here too
   if (!text) return bad_input(text.error());
+  const auto output = settle_output_format(config.serve.model.tool_call_parser, config.serve.model.reasoning_parser, **text);
+  if (!output) return bad_input(output.error());
   const auto report = inspect_model(engine_setup(config.serve, **text));
   if (!report) return bad_input(report.error());
   std::printf("model            %s\n", config.serve.model.path.c_str());
   std::printf("text             %d tokens, %s\n", (*text)->tokenizer->vocab_size(),
               (*text)->chat_template ? "a chat template" : (*text)->no_template_reason.c_str());
   print_model_report(*report);
+  std::printf("answers          %s\n", describe(*output).c_str());
   return 0;
 }
 

@@ -115,14 +115,6 @@ ApiError with_param(const Status& status, const char* param) {
   return error;
 }
 
-// Of all strings, keys included, that may come into a prompt.
-size_t text_bytes(const Json& json) {
-  size_t bytes = json.is_string() ? json.get_ref<const std::string&>().size() : 0;
-  if (!json.is_structured()) return bytes;
-  for (const auto& [key, value] : json.items()) bytes += text_bytes(value) + (json.is_object() ? key.size() : 0);
-  return bytes;
-}
-
 tl::unexpected<ApiError> too_long(const Status& status, const char* param) {
   return api_fail({400, status.message(), param, "context_length_exceeded"});
 }

@@ -15,7 +15,7 @@ constexpr size_t kMemberBytes = 2 * sizeof(Json::object_t::value_type);
 constexpr size_t kContainerBytes = kAllocation + sizeof(Json::object_t);
 constexpr size_t kSeenKeyBytes = 2 * kAllocation + sizeof(std::string) + 3 * sizeof(void*);
 // Text is held twice while a request is read: by the document, and by what was asked.
-size_t text_bytes(const std::string& text) { return 2 * (kAllocation + sizeof(std::string) + text.size()); }
+size_t held_bytes(const std::string& text) { return 2 * (kAllocation + sizeof(std::string) + text.size()); }
 
 // Builds the document while it is read, and gives up at the first bound that is exceeded.
 class BoundedBuilder : public nlohmann::json_sax<Json> {
@@ -28,7 +28,7 @@ class BoundedBuilder : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
   bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
   bool string(string_t& value) override {
-    const size_t bytes = text_bytes(value);
+    const size_t bytes = held_bytes(value);
     return take(bytes) && add(Json(std::move(value)));
   }
   bool binary(binary_t&) override { return refuse("binary values are not JSON"); }
@@ -135,6 +135,15 @@ tl::expected<Json, JsonError> parse_json(std::string_view text, const JsonLimits
     return tl::unexpected<JsonError>(std::move(builder.error_));
   }
   return std::move(builder.root);
+}
+
+size_t text_bytes(const Json& json) {
+  constexpr size_t kScalarBytes = 2;  // and a comma; or a string's quotes
+  if (json.is_string()) return json.get_ref<const std::string&>().size() + kScalarBytes;
+  size_t bytes = kScalarBytes;
+  if (!json.is_structured()) return bytes;
+  for (const auto& [key, value] : json.items()) bytes += text_bytes(value) + (json.is_object() ? key.size() + 3 : 0);
+  return bytes;
 }
 
 std::string dump_json(const Json& json) {

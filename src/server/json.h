@@ -32,6 +32,9 @@ struct JsonError {
 // surrogates and duplicate keys are errors.
 tl::expected<Json, JsonError> parse_json(std::string_view text, const JsonLimits& limits = {});
 
+// Roughly the bytes of `json` as text, without making it.
+size_t text_bytes(const Json& json);
+
 // Compact, on one line; ill-formed UTF-8 inside strings is replaced by U+FFFD instead of failing.
 std::string dump_json(const Json& json);
 

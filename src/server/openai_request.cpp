@@ -177,19 +177,10 @@ void refuse_chat_features(FieldReader& fields) {
   fields.refuse("web_search_options", {}, "there is no web search");
 }
 
-// Roughly the bytes of `value` as text.
-size_t text_size(const Json& value) {
-  if (value.is_string()) return value.get_ref<const std::string&>().size() + 2;
-  size_t bytes = 2;
-  if (!value.is_structured()) return bytes;
-  for (const auto& [key, member] : value.items()) bytes += text_size(member) + (value.is_object() ? key.size() + 3 : 0);
-  return bytes;
-}
-
 void read_template_options(FieldReader& fields, ChatRequest& out) {
   if (const Json* kwargs = fields.get("chat_template_kwargs")) {
     if (!kwargs->is_object()) return fields.set_error("chat_template_kwargs", "must be an object");
-    if (text_size(*kwargs) > kMaxTemplateKwargsBytes) {
+    if (text_bytes(*kwargs) > kMaxTemplateKwargsBytes) {
       return fields.set_error("chat_template_kwargs", "is larger than " + std::to_string(kMaxTemplateKwargsBytes >> 10) + " KiB");
     }
     for (const char* taken : {"messages", "tools", "add_generation_prompt"}) {
