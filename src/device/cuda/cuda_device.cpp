@@ -1,6 +1,5 @@
 #include "device/cuda/cuda_device.h"
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -8,11 +7,6 @@
 
 namespace tailrace::cuda {
 namespace {
-
-constexpr size_t kChunkBytes = size_t{1} << 30;
-constexpr size_t kClaimAlign = 256;
-
-size_t rounded(size_t bytes) { return std::max<size_t>((bytes + kClaimAlign - 1) / kClaimAlign, 1) * kClaimAlign; }
 
 class CudaStream : public Stream {
  public:
@@ -73,9 +67,7 @@ class CudaStream : public Stream {
 
 CudaDevice::CudaDevice(std::shared_ptr<CudaCore> core, const cudaDeviceProp& properties, size_t free_bytes,
                        cudaStream_t loading)
-    : core_(std::move(core)), properties_(properties), free_bytes_(free_bytes), loading_(loading) {
-  chunks_.reserve(256);
-}
+    : core_(std::move(core)), properties_(properties), free_bytes_(free_bytes), loading_(loading) {}
 
 CudaDevice::~CudaDevice() {
   core_->make_current();
@@ -92,46 +84,34 @@ std::string CudaDevice::description() const {
 
 std::unique_ptr<Stream> CudaDevice::create_stream(const std::string&) { return std::make_unique<CudaStream>(core_); }
 
-void* CudaDevice::take(Chunk& chunk, size_t bytes) {
-  void* at = chunk.base + chunk.used;
-  chunk.used += bytes;
-  core_->device_bytes += bytes;
-  return at;
-}
-
 void* CudaDevice::alloc_device(size_t bytes, FirstTouch) {
-  bytes = rounded(bytes);
+  bytes = rounded_claim(bytes);
   std::lock_guard lock(mutex_);
   core_->count_allocation();
-  if (!chunks_.empty() && chunks_[current_].bytes - chunks_[current_].used >= bytes) {
-    return take(chunks_[current_], bytes);
-  }
-  core_->make_current();
-  void* base = nullptr;
-  size_t chunk_bytes = std::max(bytes, kChunkBytes);
-  if (cudaMalloc(&base, chunk_bytes) != cudaSuccess) {
-    chunk_bytes = bytes;  // the last of the memory: no room for a chunk, but perhaps for the claim
-    if (cudaMalloc(&base, chunk_bytes) != cudaSuccess) {
+  Chunk* chunk = chunk_with_room(chunks_, bytes);
+  if (chunk == nullptr) {
+    core_->make_current();
+    void* base = nullptr;
+    size_t taken = chunk_bytes_for(bytes);
+    if (cudaMalloc(&base, taken) != cudaSuccess) {
       cudaGetLastError();
-      // What is left may lie at the ends of earlier chunks.
-      for (Chunk& chunk : chunks_) {
-        if (chunk.bytes - chunk.used >= bytes) return take(chunk, bytes);
+      taken = bytes;  // the last of the memory: no room for a chunk, but perhaps for the claim
+      if (cudaMalloc(&base, taken) != cudaSuccess) {
+        cudaGetLastError();
+        return nullptr;
       }
-      return nullptr;
     }
-    cudaGetLastError();
+    CUDA_CHECK(cudaMemsetAsync(base, 0, taken, loading_));
+    CUDA_CHECK(cudaStreamSynchronize(loading_));
+    core_->add_range(base, taken);
+    chunk = &chunks_.emplace_back(Chunk{static_cast<std::byte*>(base), taken, 0});
   }
-  CUDA_CHECK(cudaMemsetAsync(base, 0, chunk_bytes, loading_));
-  CUDA_CHECK(cudaStreamSynchronize(loading_));
-  core_->add_range(base, chunk_bytes);
-  chunks_.push_back({static_cast<std::byte*>(base), chunk_bytes, 0});
-  const size_t made = chunks_.size() - 1;
-  if (chunk_bytes > bytes || made == 0) current_ = made;  // a chunk of one claim has nothing to follow
-  return take(chunks_[made], bytes);
+  core_->device_bytes += bytes;
+  return chunk->take(bytes);
 }
 
 void* CudaDevice::alloc_pinned(size_t bytes) {
-  bytes = rounded(bytes);
+  bytes = rounded_claim(bytes);
   std::lock_guard lock(mutex_);
   core_->count_allocation();
   core_->make_current();

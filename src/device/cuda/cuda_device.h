@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "device/cuda/claims.h"
 #include "device/cuda/cuda_core.h"
 #include "device/cuda/step_stamp.h"
 #include "device/cuda_plugin.h"
@@ -56,11 +57,6 @@ class CudaDevice : public Device {
   }
 
  private:
-  struct Chunk {
-    std::byte* base;
-    size_t bytes, used;
-  };
-  void* take(Chunk& chunk, size_t bytes);
 
   std::shared_ptr<CudaCore> core_;
   const cudaDeviceProp properties_;
@@ -68,7 +64,6 @@ class CudaDevice : public Device {
   const cudaStream_t loading_;  // zeroes and uploads
   std::mutex mutex_;
   std::vector<Chunk> chunks_;
-  size_t current_ = 0;  // chunk that claims are cut from
   std::vector<void*> pinned_;
 };
 

@@ -1,0 +1,39 @@
+// Claims: which allocation of GPU memory a claim is cut from, so that what is taken stays close to what is claimed.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace tailrace::cuda {
+
+inline constexpr size_t kClaimAlign = 256;
+inline constexpr size_t kChunkBytes = size_t{1} << 30;         // shared by small claims
+inline constexpr size_t kOwnChunkBytes = size_t{64} << 20;     // a claim of so much is an allocation of its own
+
+struct Chunk {
+  std::byte* base = nullptr;
+  size_t bytes = 0, used = 0;
+
+  std::byte* take(size_t claim) {
+    std::byte* at = base + used;
+    used += claim;
+    return at;
+  }
+};
+
+constexpr size_t rounded_claim(size_t bytes) {
+  return std::max<size_t>((bytes + kClaimAlign - 1) / kClaimAlign, 1) * kClaimAlign;
+}
+
+// The first chunk with room for `claim` bytes, or null. Ends that a larger claim left are filled before memory is taken.
+inline Chunk* chunk_with_room(std::vector<Chunk>& chunks, size_t claim) {
+  const auto room = [claim](const Chunk& chunk) { return chunk.bytes - chunk.used >= claim; };
+  const auto at = std::find_if(chunks.begin(), chunks.end(), room);
+  return at == chunks.end() ? nullptr : &*at;
+}
+
+// What to allocate for a claim for which no chunk has room.
+constexpr size_t chunk_bytes_for(size_t claim) { return claim >= kOwnChunkBytes ? claim : kChunkBytes; }
+
+}  // namespace tailrace::cuda
