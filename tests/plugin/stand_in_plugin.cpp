@@ -38,12 +38,12 @@ Expected<TuningTable> tune(Device&, const std::vector<TuneShape>& shapes, const 
   return table;
 }
 
-constexpr CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
-                             .create_device = create_device,
-                             .probe = probe,
-                             .create_backend = create_backend,
-                             .watch_calls = watch_calls,
-                             .tune = tune};
+const CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
+                         .create_device = create_device,
+                         .probe = probe,
+                         .create_backend = create_backend,
+                         .watch_calls = watch_calls,
+                         .tune = tune};
 
 }  // namespace
 }  // namespace tailrace

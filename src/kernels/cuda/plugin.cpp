@@ -8,12 +8,12 @@
 namespace tailrace::cuda {
 namespace {
 
-constexpr CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
-                             .create_device = create_cuda_device,
-                             .probe = probe_cuda_device,
-                             .create_backend = create_cuda_backend,
-                             .watch_calls = watch_driver_calls,
-                             .tune = tune_attention};
+const CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
+                         .create_device = create_cuda_device,
+                         .probe = probe_cuda_device,
+                         .create_backend = create_cuda_backend,
+                         .watch_calls = watch_driver_calls,
+                         .tune = tune_attention};
 
 }  // namespace
 }  // namespace tailrace::cuda
