@@ -12,6 +12,12 @@ Status Admission::validate(const Request& request, const BlockIndex& index) cons
   if (prompt_len < 1) return invalid("the prompt has no tokens");
   if (request.max_tokens < 1)
     return invalid("max_tokens is " + std::to_string(request.max_tokens) + ", must be at least 1");
+  const auto at_most = [](const char* what, size_t given, int most) -> Status {
+    if (given <= static_cast<size_t>(most)) return {};
+    return invalid(std::to_string(given) + " " + what + ", at most " + std::to_string(most) + " are taken");
+  };
+  if (Status s = at_most("logit_bias entries", request.sampling.logit_bias.size(), kMaxLogitBias); !s.ok()) return s;
+  if (Status s = at_most("stop token ids", request.stop_token_ids.size(), kMaxStopTokenIds); !s.ok()) return s;
   if (prompt_len + request.max_tokens > config_.context_length) {
     return invalid("the prompt has " + std::to_string(prompt_len) + " tokens and max_tokens is " +
                    std::to_string(request.max_tokens) +

@@ -189,5 +189,16 @@ TEST(Scheduler, min_tokens_keeps_a_stop_token_from_ending_the_answer) {
   EXPECT_EQ(updates.back().finish, FinishReason::kStop);
 }
 
+// A slab has room for so many: one more would be a failed check for all requests of the step.
+TEST(Scheduler, more_stop_ids_or_biases_than_a_row_holds_are_refused) {
+  Scheduler scheduler(small_config());
+  auto request = make_request(4, 2);
+  request->stop_token_ids.assign(kMaxStopTokenIds + 1, 7);
+  EXPECT_EQ(scheduler.admit(request).message(), "65 stop token ids, at most 64 are taken");
+  request = make_request(4, 2);
+  request->sampling.logit_bias.assign(kMaxLogitBias + 1, {7, 1.0f});
+  EXPECT_EQ(scheduler.admit(request).message(), "1025 logit_bias entries, at most 1024 are taken");
+}
+
 }  // namespace
 }  // namespace tailrace
