@@ -81,7 +81,7 @@ $(GPU_BUILD)/bench_fill: $(GPU_BUILD)/random_fill.o $(GPU_BUILD)/bench_fill.o
 $(GPU_BUILD)/bench_device: $(GPU_BUILD)/device_gpu_clock.o $(GPU_BUILD)/bench_device.o \
   $(patsubst src/%.cpp,$(GPU_BUILD)/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
 $(GPU_PROGRAMS):
-	@$(NVCC) $(NVCC_FLAGS) -cudart static $^ -o $@
+	@$(NVCC) $(NVCC_FLAGS) -cudart static -Xcompiler -static-libstdc++,-static-libgcc $^ -o $@
 $(GPU_BUILD)/%.o: src/kernels/cuda/%.cu
 	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 $(GPU_BUILD)/%.o: bench/cuda/%.cu
@@ -95,7 +95,7 @@ $(addprefix $(GPU_BUILD)/,attention_decode.o attention_extend_hopper.o linear_wi
 PLUGIN := $(BUILD)/libtailrace_cuda.so
 PLUGIN_CXX := $(CXX) -std=c++20 -O2 -Wall -Wextra -Wno-unused-parameter -fPIC -fvisibility=hidden -Isrc \
   -DTAILRACE_GPU_ARCHS='"$(GPU_ARCHS)"'
-PLUGIN_HOST := $(filter-out %_test.cpp,$(wildcard src/device/cuda/*.cpp src/kernels/cuda/*.cpp))
+PLUGIN_HOST := src/kernels/cuda_abi.cpp $(filter-out %_test.cpp,$(wildcard src/device/cuda/*.cpp src/kernels/cuda/*.cpp))
 PLUGIN_OBJECTS := $(patsubst src/kernels/cuda/%.cu,$(GPU_BUILD)/%.o,$(wildcard src/kernels/cuda/*.cu)) \
   $(patsubst src/device/cuda/%.cu,$(GPU_BUILD)/device_%.o,$(wildcard src/device/cuda/*.cu)) \
   $(patsubst src/%.cpp,$(GPU_BUILD)/plugin/%.o,$(PLUGIN_HOST))
@@ -103,14 +103,19 @@ PLUGIN_OBJECTS := $(patsubst src/kernels/cuda/%.cu,$(GPU_BUILD)/%.o,$(wildcard s
 .PHONY: gpu gpu-bundle gpu-portable release
 gpu: $(PLUGIN) ## build/libtailrace_cuda.so, which ./build/tailrace then loads; needs nvcc and g++ alone
 
-$(PLUGIN): $(PLUGIN_OBJECTS)
+# `gpu` and `release` make the same file from other objects: what it was made of stands beside it, as times alone do not tell.
+$(PLUGIN).of: always
+	@mkdir -p $(@D) && echo "$(GPU_BUILD) $(GPU_ARCHS)" | cmp -s - $@ || echo "$(GPU_BUILD) $(GPU_ARCHS)" > $@
+.PHONY: always
+$(PLUGIN): $(PLUGIN_OBJECTS) $(PLUGIN).of
 	@mkdir -p $(BUILD) && $(CXX) -shared -static-libstdc++ -static-libgcc -Wl,--no-undefined \
-	  -Wl,--version-script=src/device/cuda/plugin.map $^ \
+	  -Wl,--version-script=src/device/cuda/plugin.map $(PLUGIN_OBJECTS) \
 	  -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread -o $@
 $(GPU_BUILD)/device_%.o: src/device/cuda/%.cu
 	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 $(GPU_BUILD)/plugin/%.o: src/%.cpp
 	@mkdir -p $(@D) && $(PLUGIN_CXX) -isystem $(CUDA_HOME)/include -MD -MF $(@:.o=.d) -c $< -o $@
+$(GPU_BUILD)/plugin/kernels/cuda_abi.o: PLUGIN_CXX += -DTAILRACE_SEAM_STAMP='"$(shell tools/seam_stamp.sh)"'
 -include $(wildcard $(GPU_BUILD)/plugin/*/*.d $(GPU_BUILD)/plugin/*/*/*.d)
 
 release: ## the same for GPUs of compute capability 8.0, 8.6, 8.9, 9.0, 12.0 and, compiled by their driver, others from 8.0 on
@@ -135,10 +140,8 @@ gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GP
 gpu-check: gpu-bundle ## on a machine with an NVIDIA GPU: each CUDA kernel against float64, the engine's answers, contracts
 	@bundle/check.sh
 
-gpu-bench: gpu-programs ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
-	@$(GPU_BUILD)/bench_decode bench && $(GPU_BUILD)/bench_extend bench && $(GPU_BUILD)/bench_mixed bench && \
-	  $(GPU_BUILD)/bench_sampler bench && $(GPU_BUILD)/bench_device bench && \
-	  $(GPU_BUILD)/bench_fill bench && $(GPU_BUILD)/bench_linear bench && $(GPU_BUILD)/bench_portable bench
+gpu-bench: gpu-bundle ## on a machine with an NVIDIA GPU: the tables of bench/BASELINES.md
+	@bundle/check.sh bench
 
 clean: ## remove what was built; models and virtual environments stay
 	rm -rf build build-asan build-tsan build-fuzz build-gpu build-gpu-* bundle
