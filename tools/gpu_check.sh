@@ -1,6 +1,7 @@
 #!/bin/bash
 # Run on a machine with an NVIDIA GPU, from `make gpu-bundle`'s folder: checks every kernel, then the engine on the models.
 #   ./check.sh                  kernels, the engine's answers on the tiny models beside, the contracts, the idle table
+#   ./check.sh bench            the tables of bench/BASELINES.md: kernels, the idle table, Llama-3-8B's shape end to end
 #   ./check.sh MODEL [FLAGS]    the engine's answers and speed on MODEL, a .gguf file or a directory; FLAGS as of tailrace_ids
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -31,7 +32,32 @@ contracts() {
   fi
 }
 
-if [ $# -gt 0 ]; then
+# Stop ids end an answer where they first stand in it, and a row that one ended is idle in the step queued behind it.
+stop_ids() {
+  local whole stop want out got
+  whole=$(./tailrace_ids "$@" --print-ids | sed -n 's/^prompt [0-9]*: //p')
+  stop=$(head -n 1 <<<"$whole" | cut -d' ' -f8)
+  say "$* --stop-ids $stop"
+  want=$(awk -v stop="$stop" '{ for (i = 1; i <= NF; ++i) { printf "%s%s", (i > 1 ? " " : ""), $i; if ($i == stop) break } print "" }' <<<"$whole")
+  out=$(./tailrace_ids "$@" --print-ids --stop-ids "$stop" --stats)
+  got=$(sed -n 's/^prompt [0-9]*: //p' <<<"$out")
+  grep "spared" <<<"$out"
+  if [ -z "$got" ] || [ "$got" != "$want" ] || ! grep -q "[1-9][0-9]* rows spared" <<<"$out"; then
+    echo "FAILED: wanted"; echo "$want"; echo "got"; echo "$got"
+    failed=1
+  fi
+}
+
+steps=(--model shapes/llama3_8_layers --dummy --device cuda --context-length 16384)
+if [ "${1:-}" = bench ]; then
+  for program in decode extend mixed sampler device fill linear portable; do run ./bench_$program bench; done
+  run ./tailrace_ids "${steps[@]}" --idle-table
+  for model in configs/llama-3-8b configs/llama-3-8b-fp8; do
+    run ./tailrace_ids --model $model --dummy --device cuda --prompts 1 --prompt-len 128 --output-len 384 --stats
+    run ./tailrace_ids --model $model --dummy --device cuda --prompts 64 --prompt-len 128 --output-len 128 --stats
+    run ./tailrace_ids --model $model --dummy --device cuda --prompts 8 --prompt-len 4000 --output-len 16 --stats
+  done
+elif [ $# -gt 0 ]; then
   run ./tailrace_ids --model "$@" --device cuda --prompts 8 --prompt-len 300 --output-len 48 --compare
   speed "$@"
 else
@@ -41,6 +67,8 @@ else
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
     run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare
   done
+  run ./tailrace_ids --model models/gguf_llama/model.gguf --device cuda --prompts 8 --prompt-len 100 --output-len 24 --mixed fold --compare
+  stop_ids --model models/gguf_llama/model.gguf --device cuda --prompts 4 --prompt-len 40 --output-len 24
   # Memory errors of a whole engine's kernels and races in each kernel's shared memory, on shapes small enough for that.
   for program in "./tailrace_ids --model models/gguf_llama/model.gguf --device cuda --prompts 3 --prompt-len 40 --output-len 6" \
                  "./bench_sampler small"; do
@@ -49,7 +77,6 @@ else
   for kernel in decode extend linear sampler; do
     run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small
   done
-  steps=(--model shapes/llama3_8_layers --dummy --device cuda --context-length 16384)
   contracts "${steps[@]}" --prompts 8 --prompt-len 2000
   run ./tailrace_ids "${steps[@]}" --idle-table
 fi

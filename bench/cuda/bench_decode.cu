@@ -20,6 +20,8 @@ std::vector<Case> all_cases() {
       {"qwen2 28/4/128", 28, 4, 128, 0, false, {65, 700, 3000}}, {"group 16", 32, 2, 128, 0, false, {65, 700, 3000}},
       {"qwen3.6 16/2/256", 16, 2, 256, 0, false, {1, 64, 65, 4000}}, {"gemma 16/8/256 w", 16, 8, 256, 1024, false, {1, 1023, 1024, 1025, 3000}},
       {"gemma 16/2/512", 16, 2, 512, 0, false, {1, 65, 2500, 700}}, {"ragged", 64, 8, 64, 0, true, {20000, 1, 2, 3, 64, 65, 100, 1000}},
+      {"group 16 of 64", 32, 2, 64, 0, true, {65, 700, 3000}}, {"group 12 of 64", 24, 2, 64, 128, false, {1, 127, 700}},
+      {"group 16 of 256", 32, 2, 256, 0, false, {65, 700, 3000}},
       {"smollm 9/3/64", 9, 3, 64, 0, false, {1, 100, 700}}, {"dim 96", 8, 2, 96, 0, false, {1, 100, 700}}};
   // More than 2^31 values in the pool.
   cases.push_back({"huge pool", 32, 8, 128, 0, false, {5, 700, 4000}, 0, 0, {}, 40000});
@@ -29,7 +31,7 @@ std::vector<Case> all_cases() {
 // Small enough for racecheck, which takes a thousand times as long.
 std::vector<Case> small_cases() {
   return {{"dim 64", 8, 1, 64, 0, true, {130, 65}}, {"dim 128", 4, 1, 128, 0, false, {130}}, {"dim 256", 8, 1, 256, 100, false, {130}},
-          {"dim 512", 8, 1, 512, 0, false, {130}}};
+          {"dim 512", 8, 1, 512, 0, false, {130}}, {"group 16 of 64", 16, 1, 64, 0, true, {130}}};
 }
 
 int run_checks(const std::vector<Case>& cases) {
