@@ -27,6 +27,7 @@ demo: ## build, fetch the demo model, serve it and stream one answer
 check: ## everything that needs no GPU: tests, sanitizers, fuzzers, client tests; ends in ctest's summary
 	@tools/setup.sh check
 	@tools/fetch_demo_model.sh
+	@tools/fetch_templates.sh
 	@$(CMAKE_CONFIGURE) -B $(BUILD) -DTAILRACE_TESTS=ON -DTAILRACE_CHECK=ON -DTAILRACE_FUZZ_SECONDS=$(FUZZ_SECONDS)
 	@$(NINJA) -C $(BUILD)
 	@$(CMAKE_CONFIGURE) -B build-asan -DTAILRACE_SANITIZE=address && $(NINJA) -C build-asan sanitized_tests

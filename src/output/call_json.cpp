@@ -140,6 +140,13 @@ bool CallJson::fail_here() {
   return false;
 }
 
+void CallJson::interrupt(OutputSink& out) {
+  if (state_ != State::kOpen) return;
+  if (begun_ && !ended_) unread_ = arguments_.unwritten();
+  if (begun_) end_arguments(out, false);
+  fail_here();
+}
+
 void CallJson::finish(OutputSink& out) {
   if (begun_) end_arguments(out, false);
   if (state_ == State::kOpen) fail_here();

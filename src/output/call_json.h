@@ -27,6 +27,9 @@ class CallJson {
 
   // Returns how many bytes belong to the call.
   size_t push(std::string_view text, OutputSink& out);
+  // Something that cannot be in a call stands here: it has failed, or broken.
+  void interrupt(OutputSink& out);
+  // The answer is over; a member that is not complete is left out.
   void finish(OutputSink& out);
 
   State state() const { return state_; }

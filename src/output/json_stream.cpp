@@ -122,7 +122,7 @@ bool JsonStream::step(char c, std::string* out) {
 bool JsonStream::begin_value(char c, std::string* out) {
   if (object_only_ && stack_.empty() && c != '{') return broken();
   if (c == '{' || c == '[') {
-    if (stack_.size() >= kMaxDepth) return broken();
+    if (stack_.size() >= max_depth_) return broken();
     announce(out);
     write({&c, 1}, out);
     stack_.push_back({c == '{', true, {}});

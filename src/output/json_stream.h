@@ -19,7 +19,8 @@ class JsonStream {
   static constexpr size_t kMaxDepth = 60;  // JsonLimits has 64
 
   // object_only: any other value breaks it at once.
-  explicit JsonStream(bool object_only) : object_only_(object_only) {}
+  explicit JsonStream(bool object_only, size_t max_depth = kMaxDepth)
+      : object_only_(object_only), max_depth_(max_depth) {}
 
   // Appends what became certain; returns how many bytes belong to the value: all while it is open.
   size_t push(std::string_view text, std::string* out);
@@ -31,7 +32,9 @@ class JsonStream {
   State state() const { return state_; }
   // What was read and is in nothing that was written: an unfinished member, white space, a member that was skipped.
   const std::string& unwritten() const { return unwritten_; }
-  bool in_string() const { return state_ == State::kOpen && (expect_ == Expect::kString || expect_ == Expect::kKeyText); }
+  bool in_string() const {
+    return state_ == State::kOpen && (expect_ == Expect::kString || expect_ == Expect::kKeyText);
+  }
 
  private:
   enum class Expect { kValue, kValueOrEnd, kKeyOrEnd, kColon, kCommaOrEnd, kString, kKeyText, kScalar };
@@ -60,6 +63,7 @@ class JsonStream {
   bool broken();
 
   const bool object_only_;
+  const size_t max_depth_;
   State state_ = State::kOpen;
   Expect expect_ = Expect::kValue;
   std::vector<Frame> stack_;

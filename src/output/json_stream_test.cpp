@@ -40,7 +40,8 @@ std::string done(std::string_view text) {
 }
 
 TEST(JsonStream, values_are_written_compactly_and_in_order) {
-  EXPECT_EQ(done(R"( { "z" : 1.0 , "a": [ true , null,{} ,[] ] ,"s":"x/y" } )"), R"({"z":1.0,"a":[true,null,{},[]],"s":"x/y"})");
+  EXPECT_EQ(done(R"( { "z" : 1.0 , "a": [ true , null,{} ,[] ] ,"s":"x/y" } )"),
+            R"({"z":1.0,"a":[true,null,{},[]],"s":"x/y"})");
   EXPECT_EQ(done("-1.5e+3"), "-1.5e+3");
   EXPECT_EQ(done("\"é世\""), "\"é世\"");
   EXPECT_EQ(done("[]"), "[]");
@@ -97,9 +98,10 @@ TEST(JsonStream, strings_go_out_in_pieces) {
 
 // Random text of JSON's own pieces: whatever comes, each cut gives the same, and what was written closes to valid JSON.
 TEST(JsonStream, any_text_cut_anywhere_gives_valid_json) {
-  constexpr std::string_view kPieces[] = {"{", "}", "[", "]", ",", ":", "\"", "\"a\"", "\"b\":", "\\", "\\n", "\\ud83d",
-                                          "\\ude00", "\\u00", "1", "-2.5e3", "true", "nul", "None", " ", "\n", "é", "x",
-                                          "{\"a\":", "\"\",", "1e999", "\x01", "/"};
+  constexpr std::string_view kPieces[] = {"{",     "}",      "[",       "]",     ",",       ":",       "\"",
+                                          "\"a\"", "\"b\":", "\\",      "\\n",   "\\ud83d", "\\ude00", "\\u00",
+                                          "1",     "-2.5e3", "true",    "nul",   "None",    " ",       "\n",
+                                          "é",     "x",      "{\"a\":", "\"\",", "1e999",   "\x01",    "/"};
   std::mt19937 random(11);
   for (int round = 0; round < 20000; ++round) {
     std::string text = random() % 4 != 0 ? "{" : "";
@@ -115,7 +117,9 @@ TEST(JsonStream, any_text_cut_anywhere_gives_valid_json) {
     ASSERT_EQ(whole.taken, cut.taken) << text;
     ASSERT_TRUE(nlohmann::json::accept(whole.closed)) << text << " -> " << whole.closed;
     const auto before = nlohmann::ordered_json::parse(text, nullptr, false);
-    if (before.is_discarded() || text.find("\\u") != std::string::npos || text.find("1e999") != std::string::npos) continue;
+    if (before.is_discarded() || text.find("\\u") != std::string::npos || text.find("1e999") != std::string::npos) {
+      continue;
+    }
     if (object_only && !before.is_object()) continue;
     ASSERT_EQ(whole.state, JsonStream::State::kDone) << text;
   }

@@ -27,8 +27,7 @@ int MarkerLexer::marker_of(TokenId id) const {
 
 void MarkerLexer::control(TokenId id, std::vector<Piece>* out) {
   finish(out);
-  const int marker = marker_of(id);
-  out->push_back({marker, spellings_[static_cast<size_t>(marker)]});
+  out->push_back({marker_of(id), ""});
 }
 
 void MarkerLexer::text(std::string_view text, std::vector<Piece>* out) {

@@ -15,7 +15,7 @@ class MarkerLexer {
  public:
   struct Piece {
     int marker = -1;  // index into the spellings; -1: text
-    std::string text; // a marker's is its spelling
+    std::string text;  // a marker's spelling, "" where it was a token by itself
   };
 
   MarkerLexer(std::vector<std::string> spellings, const Tokenizer& tokenizer);

@@ -13,8 +13,8 @@
 
 namespace tailrace {
 
-enum class ToolFormat { kAuto, kNone, kQwen };
-enum class ReasoningFormat { kAuto, kNone, kQwen3 };
+enum class ToolFormat { kAuto, kNone, kQwen, kQwenCoder, kLlama3, kMistral, kGemma4, kHarmony };
+enum class ReasoningFormat { kAuto, kNone, kQwen3, kMistral, kGemma4, kHarmony };
 
 // The names of --tool-call-parser and --reasoning-parser.
 const std::map<std::string, ToolFormat>& tool_format_names();

@@ -1,11 +1,11 @@
 #include "output/tagged_json_calls.h"
 
+#include <algorithm>
+
 namespace tailrace {
 namespace {
 
 enum Marker { kOpen, kClose };
-
-bool is_blank(std::string_view text) { return text.find_first_not_of(" \n\r\t") == std::string_view::npos; }
 
 }  // namespace
 
@@ -13,9 +13,12 @@ void TaggedJsonCalls::text(std::string_view text, OutputSink& out) {
   if (!call_) return gate_.text(text, out);
   const size_t taken = call_->push(text, out);
   if (call_->begun() && !std::exchange(reported_, true)) gate_.call_began();
-  const std::string_view rest = text.substr(taken);
+  std::string_view rest = text.substr(taken);
   if (call_->state() == CallJson::State::kOpen) return;
-  if (call_->state() == CallJson::State::kDone && is_blank(rest)) return;
+  if (call_->state() == CallJson::State::kDone) {
+    rest.remove_prefix(std::min(rest.find_first_not_of(" \n\r\t"), rest.size()));
+    if (rest.empty()) return;
+  }
   give_up(rest, out);
 }
 

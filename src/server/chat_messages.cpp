@@ -51,7 +51,9 @@ bool is_role(const std::string& role) {
 ApiExpected<std::string> content_text(const Json* content, const std::string& path, bool optional) {
   if (content == nullptr) return optional ? ApiExpected<std::string>("") : fault(path, "is required");
   if (content->is_string()) return content->get<std::string>();
-  if (content->is_array()) return content->empty() && optional ? ApiExpected<std::string>("") : join_parts(*content, path);
+  if (content->is_array()) {
+    return content->empty() && optional ? ApiExpected<std::string>("") : join_parts(*content, path);
+  }
   return fault(path, std::string("must be a string or an array of parts, not ") + json_kind(*content));
 }
 
@@ -79,7 +81,9 @@ ApiExpected<Json> check_message(const Json& message, const std::string& path, st
   fields.refuse_unknown();
   const bool has_calls = calls != nullptr && *calls != Json::array();
   if (has_calls && role != "assistant") fields.set_error("tool_calls", "belongs to an assistant's message");
-  if (!answered.empty() && role != "tool") fields.set_error("tool_call_id", "belongs to a message with the role 'tool'");
+  if (!answered.empty() && role != "tool") {
+    fields.set_error("tool_call_id", "belongs to a message with the role 'tool'");
+  }
   if (role == "tool" && call_ids.count(answered) == 0) {
     fields.set_error("tool_call_id", answered.empty() ? "is required" : "is of no call in an earlier message");
   }

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "server/template_messages.h"
+
 namespace tailrace {
 namespace {
 
@@ -15,7 +17,8 @@ ApiExpected<Json> template_kwargs(const ChatRequest& request, const std::string&
   const bool toggles = source.find("enable_thinking") != std::string::npos;
   const char* variable = levels ? "reasoning_effort" : "enable_thinking";
   if (!levels && !toggles) {
-    return bad_field("reasoning_effort", "reasoning_effort: this model's chat template has no such setting", "unsupported_parameter");
+    return bad_field("reasoning_effort", "reasoning_effort: this model's chat template has no such setting",
+                     "unsupported_parameter");
   }
   if (kwargs.contains(variable)) {
     return bad_field("reasoning_effort", std::string("reasoning_effort and chat_template_kwargs.") + variable +
@@ -44,8 +47,8 @@ ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest&
   auto kwargs = template_kwargs(request, text.chat_template->source());
   if (!kwargs) return api_fail(kwargs.error());
   ChatInput input;
-  input.messages = request.messages;
-  if (!tools.empty()) input.tools = tools;
+  input.messages = messages_for_template(request.messages, model.output, text.chat_template->source());
+  if (!tools.empty()) input.tools = tools_for_template(tools, model.output);
   input.kwargs = std::move(*kwargs);
   input.add_generation_prompt = request.add_generation_prompt;
   auto prompt = text.chat_template->render_ids(input, *text.tokenizer, text.eos_ids);

@@ -17,7 +17,8 @@ void check_name(FieldReader& fields, const std::string& name) {
                       return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
                     });
   if (!good) {
-    fields.set_error("name", "must be 1 to " + std::to_string(kMaxToolNameBytes) + " of A-Z, a-z, 0-9, '_', '-' and '.'");
+    fields.set_error("name",
+                     "must be 1 to " + std::to_string(kMaxToolNameBytes) + " of A-Z, a-z, 0-9, '_', '-' and '.'");
   }
 }
 
@@ -49,7 +50,9 @@ ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set
   inner.read("strict", strict);
   inner.refuse_unknown();
   if (inner.ok()) check_name(inner, name);
-  if (inner.ok() && parameters != nullptr && !parameters->is_object()) inner.set_error("parameters", "must be an object");
+  if (inner.ok() && parameters != nullptr && !parameters->is_object()) {
+    inner.set_error("parameters", "must be an object");
+  }
   if (inner.ok() && strict) {
     inner.set_error("strict", std::string(kNeedsGrammar) + "leave it out", "unsupported_parameter");
   }
@@ -64,7 +67,9 @@ ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set
 
 ApiExpected<Json> check_tools(const Json& tools) {
   if (!tools.is_array()) return bad_field("tools", std::string("tools must be an array, not ") + json_kind(tools));
-  if (tools.size() > kMaxTools) return bad_field("tools", "tools holds more than " + std::to_string(kMaxTools) + " functions");
+  if (tools.size() > kMaxTools) {
+    return bad_field("tools", "tools holds more than " + std::to_string(kMaxTools) + " functions");
+  }
   Json out = Json::array();
   std::set<std::string> names;
   for (size_t i = 0; i < tools.size(); ++i) {

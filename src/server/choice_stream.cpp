@@ -1,7 +1,6 @@
 #include "server/choice_stream.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "server/seed_source.h"
@@ -10,14 +9,7 @@ namespace tailrace {
 
 namespace {
 
-// Nine letters and digits, which is what Mistral's templates ask of an id; the others take any.
-std::string call_id(uint64_t seed, int32_t index) {
-  constexpr std::string_view kSymbols = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  uint64_t bits = SeedSource(seed + static_cast<uint64_t>(index)).next();
-  std::string id;
-  for (int i = 0; i < 9; ++i, bits /= kSymbols.size()) id += kSymbols[bits % kSymbols.size()];
-  return id;
-}
+constexpr size_t kCallIdBytes = 9;  // what Mistral's templates ask of an id; the others take any
 
 }  // namespace
 
@@ -80,8 +72,7 @@ void ChoiceStream::take_events() {
         begin_call(std::move(event.text));
         break;
       case OutputEvent::Kind::kCallArguments:
-        if (delta_.calls.empty() || delta_.calls.back().index != num_calls_ - 1) delta_.calls.push_back({num_calls_ - 1});
-        delta_.calls.back().arguments += event.text;
+        add_arguments(event.text);
         break;
       case OutputEvent::Kind::kCallEnd:
         whole_call_ |= event.complete;
@@ -92,8 +83,14 @@ void ChoiceStream::take_events() {
 }
 
 void ChoiceStream::begin_call(std::string name) {
-  delta_.calls.push_back({num_calls_, call_id(call_seed_, num_calls_), std::move(name), ""});
-  ++num_calls_;
+  const std::string id = letters_and_digits(call_seed_ + static_cast<uint64_t>(num_calls_), kCallIdBytes);
+  delta_.calls.push_back({num_calls_++, id, std::move(name), ""});
+}
+
+void ChoiceStream::add_arguments(const std::string& json) {
+  const int32_t index = num_calls_ - 1;
+  if (delta_.calls.empty() || delta_.calls.back().index != index) delta_.calls.push_back({index});
+  delta_.calls.back().arguments += json;
 }
 
 // Ends the choice before the sequence does.
@@ -123,12 +120,16 @@ void ChoiceStream::finish(const TokenEvent& event) {
     case FinishReason::kCancelled: error_ = Status(StatusCode::kCancelled, "the request was cancelled"); break;
     case FinishReason::kError: error_ = event.error.ok() ? Status(StatusCode::kInternal, "unknown error") : event.error;
   }
-  if (held_stop_token_ && event.finish != FinishReason::kStop) {  // it did not end the sequence, so it is a token like others
+  if (held_stop_token_ && event.finish != FinishReason::kStop) {  // it ended nothing, so it is a token like others
     TokenEvent held = std::move(*held_stop_token_);
     held_stop_token_.reset();
     accept_token(std::move(held));
   }
   if (!ended_) push_text(detokenizer_.flush());
+  if (!ended_ && held_stop_token_ && parser_ && parser_->is_control(held_stop_token_->id)) {
+    parser_->control(held_stop_token_->id, found_);
+    take_events();
+  }
   if (!ended_ && parser_) {
     parser_->finish(found_);
     take_events();

@@ -57,7 +57,8 @@ class ChoiceStream {
   ChoiceDelta take_delta();
 
   bool ended() const { return ended_; }
-  const char* finish_reason() const { return finish_reason_; }  // "stop", "length" or "tool_calls" (a whole call, and nothing cut); null before the end and on an error
+  // "stop", "length" or "tool_calls" (a whole call, and nothing cut); null before the end and on an error.
+  const char* finish_reason() const { return finish_reason_; }
   const Status& error() const { return error_; }                // not ok: the engine ended the request with an error
   int32_t completion_tokens() const { return completion_tokens_; }
   const std::shared_ptr<const Request>& request() const { return request_; }
@@ -68,6 +69,7 @@ class ChoiceStream {
   void push_content(const std::string& text);
   void take_events();
   void begin_call(std::string name);
+  void add_arguments(const std::string& json);
   void end(const char* reason);
   void finish(const TokenEvent& event);
   bool is_stop_token(TokenId id) const;

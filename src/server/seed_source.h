@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 namespace tailrace {
 
@@ -20,5 +22,14 @@ class SeedSource {
  private:
   std::atomic<uint64_t> state_;
 };
+
+// `length` of the 62 letters and digits, drawn from `seed`; at most 10 are independent.
+inline std::string letters_and_digits(uint64_t seed, size_t length) {
+  constexpr std::string_view kSymbols = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  uint64_t bits = SeedSource(seed).next();
+  std::string out;
+  for (; out.size() < length; bits /= kSymbols.size()) out += kSymbols[bits % kSymbols.size()];
+  return out;
+}
 
 }  // namespace tailrace

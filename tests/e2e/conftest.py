@@ -1,4 +1,5 @@
 """Starts the real binary on the demo model, and says what it printed when it does not come up."""
+import json
 import os
 import pathlib
 import re
@@ -60,6 +61,11 @@ class Server:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+    def tokenize(self, body: dict) -> list[int]:
+        status, text = self.post_raw("/tokenize", json.dumps(body).encode())
+        assert status == 200, text
+        return json.loads(text)["tokens"]
 
     def metrics(self) -> list[tuple[str, str, float]]:
         """(name, labels, value) of every sample."""

@@ -31,8 +31,9 @@ std::array<std::string, 256> byte_symbols() {
 }
 
 bool is_tag(const std::string& step) {
-  constexpr std::string_view kTags[] = {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|channel|>", "<|message|>",
-                                        "<|constrain|>", "<|call|>", "<|end|>", "<|start|>", "<|return|>"};
+  constexpr std::string_view kTags[] = {"<think>",     "</think>",    "<tool_call>",   "</tool_call>",
+                                        "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>",
+                                        "<|end|>",     "<|start|>",   "<|return|>"};
   return std::find(std::begin(kTags), std::end(kTags), step) != std::end(kTags);
 }
 
@@ -49,14 +50,17 @@ Scripts basic_scripts() {
 }
 
 Scripts parser_scripts() {
-  return {{"think", {"I restate: ", "Quest", "ion: how many?", " Done.", "</think>", "\n\nAnswer", " 42"}},
-          {"qxml", {"<tool_call>", "\n<function=write", "_file>\n<parameter=pa", "th>\n/tmp/a", ".txt\n</param",
-                    "eter>\n<parameter=content>\nline1\n", "</tool_", "call> is text", "\n</parameter>\n<parameter=n>\n",
-                    "3\n</parameter>\n</func", "tion>\n", "</tool_call>"}},
-          {"qbad", {"<tool_", "call>\n<function=run>\n<parameter=", "\necho hi", "\n</parameter>\n</function>\n</tool",
-                    "_call>"}},
-          {"harm", {"<|channel|>", "commentary to=functions.get_time to=functions.get_time", "<|message|>",
-                    "{\"tz\":\"UTC\"}", "<|call|>"}}};
+  return {
+      {"think", {"I restate: ", "Quest", "ion: how many?", " Done.", "</think>", "\n\nAnswer", " 42"}},
+      {"qxml",
+       {"<tool_call>", "\n<function=write", "_file>\n<parameter=pa", "th>\n/tmp/a", ".txt\n</param",
+        "eter>\n<parameter=content>\nline1\n", "</tool_", "call> is text", "\n</parameter>\n<parameter=n>\n",
+        "3\n</parameter>\n</func", "tion>\n", "</tool_call>"}},
+      {"qbad",
+       {"<tool_", "call>\n<function=run>\n<parameter=", "\necho hi", "\n</parameter>\n</function>\n</tool", "_call>"}},
+      {"harm",
+       {"<|channel|>", "commentary to=functions.get_time to=functions.get_time", "<|message|>", "{\"tz\":\"UTC\"}",
+        "<|call|>"}}};
 }
 
 ScriptedText make_scripted_text(const Scripts& scripts) {

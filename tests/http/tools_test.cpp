@@ -12,12 +12,13 @@ Json tool(const std::string& name, const Json& properties = Json::object()) {
 FixtureOptions qwen_options() {
   FixtureOptions options;
   options.config.model.tool_call_parser = ToolFormat::kQwen;
-  options.scripts = {
-      {"one", {"Sure", ".\n", "<tool_call>", "\n{\"name\": \"get_time\", \"argu", "ments\": {\"tz\": \"Eur", "ope/", "Paris\"", "}}\n",
-               "</tool_call>"}},
-      {"two", {"<tool_", "call>{\"name\":\"run\",\"arguments\":{\"cmd\":\"a\"}}", "</tool_", "call>\n<tool_ca",
-               "ll>{\"name\":\"run\",\"arguments\":{\"cmd\":\"b\"}}</tool_call> "}},
-      {"none", {"It is ", "noon."}}};
+  options.scripts = {{"one",
+                      {"Sure", ".\n", "<tool_call>", "\n{\"name\": \"get_time\", \"argu", "ments\": {\"tz\": \"Eur",
+                       "ope/", "Paris\"", "}}\n", "</tool_call>"}},
+                     {"two",
+                      {"<tool_", "call>{\"name\":\"run\",\"arguments\":{\"cmd\":\"a\"}}", "</tool_", "call>\n<tool_ca",
+                       "ll>{\"name\":\"run\",\"arguments\":{\"cmd\":\"b\"}}</tool_call> "}},
+                     {"none", {"It is ", "noon."}}};
   return options;
 }
 
@@ -138,7 +139,8 @@ TEST(Tools, arguments_go_out_as_they_come) {
     for (const auto& call : delta.calls) line += (call.id.empty() ? "+" : call.name + "+") + call.arguments;
     sent.push_back(line);
   }
-  EXPECT_EQ(sent, (std::vector<std::string>{"Sure", ".", "", "", "get_time+{\"tz\":\"Eur", "+ope/", "+Paris\"", "+}", "", ""}));
+  EXPECT_EQ(sent, (std::vector<std::string>{"Sure", ".", "", "", "get_time+{\"tz\":\"Eur", "+ope/", "+Paris\"", "+}",
+                                            "", ""}));
 }
 
 }  // namespace

@@ -22,5 +22,10 @@ inline void PrintTo(const FamilyCorpus& corpus, std::ostream* out) { *out << cor
 std::vector<FamilyCorpus> all_families();
 
 FamilyCorpus qwen_corpus();
+FamilyCorpus qwen_coder_corpus();
+FamilyCorpus llama_corpus();
+FamilyCorpus mistral_corpus();
+FamilyCorpus gemma_corpus();
+FamilyCorpus harmony_corpus();
 
 }  // namespace tailrace::test

@@ -41,6 +41,13 @@ TEST(Tpl2, rows_of_the_oracle) {
   EXPECT_EQ(render_with("{{ 1e20 }} {{ 1e-5 }} {{ 0.1 }}"), "1e+20 1e-05 0.1");
 }
 
+// Qwen3-Coder's template asks `tools is iterable and tools | length > 0` of tools that are none.
+TEST(Tpl2, tests_of_kinds_as_in_python) {
+  const char* kinds = "{% for v in [none, 1, 'a', [1], {'k': 1}] %}{{ v is iterable }} {{ v is sequence }},{% endfor %}"
+                      "{{ missing is iterable }} {{ missing is sequence }}";
+  EXPECT_EQ(render_with(kinds), "False False,False False,True True,True True,True True,True True");
+}
+
 TEST(Tpl2, strftime_now_is_local_time) {
   std::tm when{};
   when.tm_year = 125, when.tm_mon = 0, when.tm_mday = 2, when.tm_hour = 3, when.tm_min = 4, when.tm_sec = 5;

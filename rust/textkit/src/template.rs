@@ -121,6 +121,12 @@ fn environment(max_steps: u64) -> Outcome<Environment<'static>> {
         minijinja::escape_formatter(out, state, value)
     });
     env.add_filter("tojson", tojson);
+    // As in Python: none cannot be iterated; strings and mappings are sequences, generators are not.
+    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    env.add_test("sequence", |value: &Value| {
+        use ValueKind::{Bytes, Map, Seq, String, Undefined};
+        matches!(value.kind(), Bytes | Map | Seq | String | Undefined)
+    });
     env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
     });

@@ -1,0 +1,106 @@
+#include "server/template_messages.h"
+
+#include <algorithm>
+#include <cctype>
+#include <functional>
+#include <vector>
+
+#include "server/seed_source.h"
+
+namespace tailrace {
+namespace {
+
+bool has_calls(const Json& message) { return message.contains("tool_calls"); }
+
+// The assistant's message with one of its calls at a time, each followed by the results of that call among `results`.
+void split_calls(const Json& message, std::vector<Json> results, Json& out) {
+  Json rest = message;
+  for (const Json& call : message["tool_calls"]) {
+    rest["tool_calls"] = Json::array({call});
+    out.push_back(rest);
+    rest["content"] = "";
+    rest.erase("reasoning_content");
+    for (Json& result : results) {
+      if (!result.is_null() && result["tool_call_id"] == call["id"]) out.push_back(std::exchange(result, nullptr));
+    }
+  }
+  for (Json& result : results) {
+    if (!result.is_null()) out.push_back(std::move(result));
+  }
+}
+
+Json one_call_per_message(const Json& messages) {
+  Json out = Json::array();
+  for (size_t i = 0; i < messages.size();) {
+    const Json& message = messages[i++];
+    if (!has_calls(message) || message["tool_calls"].size() < 2) {
+      out.push_back(message);
+      continue;
+    }
+    std::vector<Json> results;
+    while (i < messages.size() && messages[i]["role"] == "tool") results.push_back(messages[i++]);
+    split_calls(message, std::move(results), out);
+  }
+  return out;
+}
+
+// What the model thought before a call; reasoning before an answer is not shown to it again.
+void reasoning_to_thinking(Json& messages) {
+  for (Json& message : messages) {
+    const std::string reasoning = message.value("reasoning_content", "");
+    message.erase("reasoning_content");
+    if (!has_calls(message) || reasoning.empty()) continue;
+    const std::string content = message["content"];
+    message["thinking"] = reasoning + (content.empty() ? "" : "\n\n" + content);
+    message["content"] = "";
+  }
+}
+
+std::string mistral_id(const std::string& id) {
+  constexpr size_t kLength = 9;
+  const bool good =
+      id.size() == kLength && std::all_of(id.begin(), id.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+  return good ? id : letters_and_digits(std::hash<std::string>()(id), kLength);
+}
+
+void shorten_ids(Json& messages) {
+  for (Json& message : messages) {
+    if (message.contains("tool_call_id")) message["tool_call_id"] = mistral_id(message["tool_call_id"]);
+    if (!has_calls(message)) continue;
+    for (Json& call : message["tool_calls"]) call["id"] = mistral_id(call["id"]);
+  }
+}
+
+void reasoning_to_parts(Json& messages) {
+  for (Json& message : messages) {
+    const std::string reasoning = message.value("reasoning_content", "");
+    if (reasoning.empty()) continue;
+    const Json text = {{"type", "text"}, {"text", message["content"]}};
+    message["content"] = Json::array({{{"type", "thinking"}, {"thinking", reasoning}}});
+    if (text["text"] != "") message["content"].push_back(text);
+    message.erase("reasoning_content");
+  }
+}
+
+}  // namespace
+
+Json messages_for_template(const Json& messages, const OutputFormat& format, std::string_view template_source) {
+  const bool single = format.tools == ToolFormat::kHarmony || format.tools == ToolFormat::kLlama3;
+  Json out = single ? one_call_per_message(messages) : messages;
+  if (format.reasoning == ReasoningFormat::kHarmony) reasoning_to_thinking(out);
+  if (format.tools == ToolFormat::kMistral) shorten_ids(out);
+  const bool thinking_parts = template_source.find("'thinking'") != std::string_view::npos;
+  if (format.reasoning == ReasoningFormat::kMistral && thinking_parts) reasoning_to_parts(out);
+  return out;
+}
+
+Json tools_for_template(const Json& tools, const OutputFormat& format) {
+  Json out = tools;
+  if (format.tools != ToolFormat::kHarmony) return out;
+  for (Json& tool : out) {
+    if (!tool["function"].contains("description")) tool["function"]["description"] = "";
+  }
+  return out;
+}
+
+}  // namespace tailrace
