@@ -11,8 +11,9 @@ namespace tailrace {
 namespace {
 
 // Ends of a turn that converters often leave out of the metadata: counted where the vocabulary has them as control tokens.
-constexpr std::array<const char*, 6> kTurnEnds = {"<|im_end|>",    "<|eot_id|>",  "<|eom_id|>",
-                                                  "<end_of_turn>", "<turn|>", "<|endoftext|>"};
+constexpr std::array<const char*, 9> kTurnEnds = {"<|im_end|>", "<|eot_id|>",     "<|eom_id|>",
+                                                  "<end_of_turn>", "<turn|>",     "<|tool_response>",
+                                                  "<|return|>",  "<|call|>",       "<|endoftext|>"};
 
 Expected<std::optional<TokenId>> optional_id(const GgufFile& file, const std::string& key, size_t vocab) {
   if (!file.has(key)) return std::optional<TokenId>();
