@@ -87,7 +87,7 @@ void TaggedAnswer::take_text(std::string_view text, OutputSink& out) {
     }
     case State::kUnsaid:
       held_ += text;
-      if (held_.find_first_not_of(" \r\n\t") != std::string::npos) take_content("", out);
+      if (text.find_first_not_of(" \r\n\t") != std::string_view::npos) take_content("", out);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "server/chat_messages.h"
 
-#include <set>
 #include <string>
 
 #include "server/chat_tools.h"
@@ -57,8 +56,8 @@ ApiExpected<std::string> content_text(const Json* content, const std::string& pa
   return fault(path, std::string("must be a string or an array of parts, not ") + json_kind(*content));
 }
 
-// `call_ids`: of the calls in earlier messages; this one's are added.
-ApiExpected<Json> check_message(const Json& message, const std::string& path, std::set<std::string>& call_ids) {
+// `history`: the calls in earlier messages; this one's are added.
+ApiExpected<Json> check_message(const Json& message, const std::string& path, CallHistory& history) {
   if (!message.is_object()) return fault(path, std::string("must be an object, not ") + json_kind(message));
   FieldReader fields(message, path + ".");
   std::string role, name, reasoning, answered;
@@ -84,7 +83,7 @@ ApiExpected<Json> check_message(const Json& message, const std::string& path, st
   if (!answered.empty() && role != "tool") {
     fields.set_error("tool_call_id", "belongs to a message with the role 'tool'");
   }
-  if (role == "tool" && call_ids.count(answered) == 0) {
+  if (role == "tool" && history.ids.count(answered) == 0) {
     fields.set_error("tool_call_id", answered.empty() ? "is required" : "is of no call in an earlier message");
   }
   if (!fields.ok()) return api_fail(*fields.error());
@@ -96,7 +95,7 @@ ApiExpected<Json> check_message(const Json& message, const std::string& path, st
   if (!reasoning.empty()) out["reasoning_content"] = reasoning;
   if (role == "tool") out["tool_call_id"] = answered;
   if (has_calls) {
-    auto checked = check_tool_calls(*calls, path + ".tool_calls", call_ids);
+    auto checked = check_tool_calls(*calls, path + ".tool_calls", history);
     if (!checked) return api_fail(checked.error());
     out["tool_calls"] = std::move(*checked);
   }
@@ -110,9 +109,9 @@ ApiExpected<Json> check_messages(const Json& messages) {
   if (messages.empty()) return fault("messages", "is empty");
   if (messages.size() > kMaxMessages) return fault("messages", "holds too many messages");
   Json out = Json::array();
-  std::set<std::string> call_ids;
+  CallHistory history;
   for (size_t i = 0; i < messages.size(); ++i) {
-    auto message = check_message(messages[i], "messages[" + std::to_string(i) + "]", call_ids);
+    auto message = check_message(messages[i], "messages[" + std::to_string(i) + "]", history);
     if (!message) return api_fail(message.error());
     out.push_back(std::move(*message));
   }

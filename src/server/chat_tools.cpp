@@ -96,15 +96,25 @@ bool read_tool_choice(FieldReader& fields, bool has_tools) {
   return false;
 }
 
-ApiExpected<Json> parse_arguments(const std::string& text, const std::string& path) {
+size_t count_values(const Json& json) {
+  size_t count = 1;
+  if (!json.is_structured()) return count;
+  for (const Json& value : json) count += count_values(value);
+  return count + (json.is_object() ? json.size() : 0);
+}
+
+ApiExpected<Json> parse_arguments(const std::string& text, const std::string& path, CallHistory& history) {
   if (text.find_first_not_of(" \n\r\t") == std::string::npos) return Json::object();  // a call without arguments
-  auto parsed = parse_json(text);
+  JsonLimits limits;
+  limits.max_values = history.values_left;
+  auto parsed = parse_json(text, limits);
   if (!parsed) return bad_field(path, path + " must be a JSON object as text: " + parsed.error().message);
   if (!parsed->is_object()) return bad_field(path, path + " must be a JSON object as text, not " + json_kind(*parsed));
+  history.values_left -= std::min(history.values_left, count_values(*parsed));
   return std::move(*parsed);
 }
 
-ApiExpected<Json> check_call(const Json& call, const std::string& path, std::set<std::string>& ids) {
+ApiExpected<Json> check_call(const Json& call, const std::string& path, CallHistory& history) {
   if (!call.is_object()) return not_object(path, call);
   FieldReader fields(call, path + ".");
   std::string id, type = "function";
@@ -126,9 +136,9 @@ ApiExpected<Json> check_call(const Json& call, const std::string& path, std::set
   inner.refuse_unknown();
   if (inner.ok()) check_name(inner, name);
   if (!inner.ok()) return api_fail(*inner.error());
-  auto arguments = parse_arguments(text, inner_path + ".arguments");
+  auto arguments = parse_arguments(text, inner_path + ".arguments", history);
   if (!arguments) return api_fail(arguments.error());
-  ids.insert(id);
+  history.ids.insert(id);
   return Json{{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(*arguments)}}}};
 }
 
@@ -144,12 +154,12 @@ void read_tools(FieldReader& fields, ToolParams& out) {
   fields.read("parallel_tool_calls", out.parallel_calls);
 }
 
-ApiExpected<Json> check_tool_calls(const Json& calls, const std::string& path, std::set<std::string>& ids) {
+ApiExpected<Json> check_tool_calls(const Json& calls, const std::string& path, CallHistory& history) {
   if (!calls.is_array()) return bad_field(path, path + " must be an array, not " + json_kind(calls));
   if (calls.size() > kMaxCallsPerMessage) return bad_field(path, path + " holds too many calls");
   Json out = Json::array();
   for (size_t i = 0; i < calls.size(); ++i) {
-    auto call = check_call(calls[i], at(path, i), ids);
+    auto call = check_call(calls[i], at(path, i), history);
     if (!call) return api_fail(call.error());
     out.push_back(std::move(*call));
   }

@@ -21,12 +21,18 @@ struct ToolParams {
   bool parallel_calls = true;
 };
 
+// The calls in a request's earlier messages.
+struct CallHistory {
+  std::set<std::string> ids;
+  size_t values_left = size_t{1} << 18;  // of their arguments, which are parsed for the template
+};
+
 // Reads tools, tool_choice and parallel_tool_calls. What only a grammar could keep (tool_choice "required" or a name,
 // "strict": true) is an error that says so.
 void read_tools(FieldReader& fields, ToolParams& out);
 
 // An assistant message's tool_calls, with their arguments as objects: templates iterate over them. `path`:
-// "messages[3].tool_calls". Adds the calls' ids to `ids`.
-ApiExpected<Json> check_tool_calls(const Json& calls, const std::string& path, std::set<std::string>& ids);
+// "messages[3].tool_calls". Adds the calls to `history`.
+ApiExpected<Json> check_tool_calls(const Json& calls, const std::string& path, CallHistory& history);
 
 }  // namespace tailrace

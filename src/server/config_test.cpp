@@ -70,13 +70,15 @@ TEST(Config, every_flag_reaches_its_field) {
        "--max-running-requests", "3", "--max-queued-requests", "4", "--chunked-prefill-size", "5", "--max-seq-len-override",
        "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "cpu", "--mixed", "off",
        "--overlap", "off", "--debug-staging", "blocking", "--kv-splits", "8", "--load-format", "dummy",
-       "--random-seed", "10", "--threads", "11",
+       "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "none", "--random-seed", "10", "--threads", "11",
        "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
        "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048",
        "--max-total-body-bytes", "4096"});
   EXPECT_EQ(config.model.served_name, "name");
   EXPECT_EQ(config.model.context_length, 600);
   EXPECT_EQ(config.model.load_format, LoadFormat::kDummy);
+  EXPECT_EQ(config.model.tool_call_parser, ToolFormat::kQwenCoder);
+  EXPECT_EQ(config.model.reasoning_parser, ReasoningFormat::kNone);
   EXPECT_EQ(config.http.host, "0.0.0.0");
   EXPECT_EQ(config.http.port, 9);
   EXPECT_EQ(config.http.api_key, "k");
@@ -121,6 +123,10 @@ TEST(Config, another_word_and_a_choices_number_are_answered_with_the_words) {
   for (const std::string word : {"sideways", "1"}) {
     EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--mixed", word}), "--mixed: must be fold|off|split, not " + word));
   }
+  EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--tool-call-parser", "hermes"}),
+                       "must be auto|gemma4|gpt-oss|llama3|mistral|none|qwen|qwen3_coder, not hermes"));
+  EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--reasoning-parser", "r1"}),
+                       "must be auto|gemma4|gpt-oss|mistral|none|qwen3, not r1"));
 }
 
 TEST(Config, bad_values_name_the_flag) {

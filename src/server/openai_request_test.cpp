@@ -227,6 +227,13 @@ TEST(OpenaiRequest, calls_and_their_results_in_messages) {
             R"("function":{"name":"f","arguments":{"z":1,"a":[true]}}}]})");
   EXPECT_EQ(parsed->messages[2].dump(), R"({"role":"tool","content":"r","tool_call_id":"c1"})");
   EXPECT_TRUE(parse_chat_request(with_call(call(R"("")")), kBounds).has_value());
+  // Arguments are parsed, so their values are bounded over all calls together.
+  std::string many = R"({\"a\":[0)";
+  for (int i = 0; i < 200'000; ++i) many += ",0";
+  many += "]}";
+  EXPECT_TRUE(parse_chat_request(with_call(call('"' + many + '"')), kBounds).has_value());
+  EXPECT_EQ(chat_error(with_call(call('"' + many + '"') + "," + call('"' + many + '"'))),
+            "messages[1].tool_calls[1].function.arguments");
 }
 
 TEST(OpenaiRequest, unknown_fields_are_named) {

@@ -9,10 +9,14 @@
 
 namespace tailrace {
 
-// `messages` as check_messages gives them.  - gpt-oss, Llama 3: one call per message, so a message with several
-// becomes several, each followed by its result.  - gpt-oss: the reasoning before a call is `thinking`; content beside
-// it joins it, since the template takes only one.  - Mistral: ids of calls are nine letters and digits; any other id
-// is replaced, the same one everywhere. Where the template    knows "thinking" parts, reasoning becomes one.
+// `messages` as check_messages gives them.
+//
+// gpt-oss, Llama 3: one call per message, so a message with several becomes several, each followed by its result.
+//
+// gpt-oss: the reasoning before a call is `thinking`; content beside it joins it, since the template takes only one.
+//
+// Mistral: ids of calls are nine letters and digits; any other id is replaced, the same one everywhere. Where the
+// template knows "thinking" parts, reasoning becomes one.
 Json messages_for_template(const Json& messages, const OutputFormat& format, std::string_view template_source);
 
 // gpt-oss: a description, since the template cannot do without.
