@@ -7,6 +7,7 @@
 #include <future>
 
 #include "base/check.h"
+#include "ids/path_proof.h"
 #include "ids/same_answer.h"
 #include "ids/workload.h"
 
@@ -16,6 +17,7 @@ namespace {
 constexpr std::chrono::seconds kPatience(600);
 constexpr int32_t kSmallChunk = 48;  // no multiple of a block on any device
 constexpr int32_t kLargestReferenceChunk = 8192;
+constexpr size_t kLoggedSteps = 1 << 15;
 
 // A request that cannot be submitted or does not end leaves an answer that the comparison refuses.
 Answer finish(EngineClient& client, const Expected<std::shared_ptr<const Request>>& request) {
@@ -67,8 +69,9 @@ using Way = std::vector<Answer> (*)(EngineClient&, const std::vector<Request>&);
 struct Path {
   const char* name;
   Way way;
-  // What must have happened for the path to be one: a counter that grows, or null.
-  std::atomic<uint64_t> EngineStatus::* proof;
+  // What must have happened for the path to be one: steps of a kind, and tokens from the prefix cache.
+  PathProof proof;
+  bool from_cache = false;
 };
 
 // Engine options, and the paths that run on them.
@@ -99,29 +102,28 @@ std::vector<EngineCase> engines(const EngineSetup& base) {
   alternating.limits.prefix_cache = false;
   EngineSetup cached = base;
   cached.limits.prefix_cache = true;
-  const auto mixed = &EngineStatus::mixed_steps;
-  return {
-      {uncached, {{"batched", at_once, &EngineStatus::decode_steps}, {"mixed", staggered, mixed}}},
-      {small, {{"small chunks", staggered, mixed}}},
-      {no_overlap, {{"overlap off", staggered, mixed}}},
-      {alternating, {{"mixed off", staggered, &EngineStatus::extend_steps}}},
-      {cached, {{"cached (first)", staggered, nullptr}, {"cached (again)", staggered, &EngineStatus::cached_tokens}}}};
+  return {{uncached, {{"batched", at_once, decoded_together}, {"mixed", staggered, decoded_beside_prompt}}},
+          {small, {{"small chunks", staggered, decoded_beside_prompt}}},
+          {no_overlap, {{"overlap off", staggered, decoded_beside_prompt}}},
+          {alternating, {{"mixed off", staggered, decode_waited}}},
+          {cached, {{"cached (first)", staggered, decoded_together}, {"cached (again)", staggered, decoded_together, true}}}};
 }
 
-bool compare_path(EngineClient& client, const Path& path, const std::vector<Request>& requests,
+// Runs, judges and prints one path; true when it was tried and gave the reference's answers.
+bool compare_path(EngineClient& client, StepLog& log, const Path& path, const std::vector<Request>& requests,
                   const std::vector<Answer>& reference, const SameAnswerOptions& options) {
-  const uint64_t before = path.proof ? (client.status().*path.proof).load() : 0;
+  log.clear();
+  const uint64_t cached_before = client.status().cached_tokens;
   const Comparison result =
       same_answer(requests, reference, [&](const std::vector<Request>& r) { return path.way(client, r); }, options);
   client.wait_idle();
-  std::string verdict = result.verdict(options);
-  if (verdict.empty() && path.proof && client.status().*path.proof == before)
-    verdict = "the engine never went this way";
+  const std::string verdict = result.verdict(options);
+  const bool tried = path.proof(log.records()) && (!path.from_cache || client.status().cached_tokens > cached_before);
   std::printf("%-16s %s: %d tokens, %d forced (%.2f %%), largest logprob difference %.2e%s%s\n", path.name,
-              verdict.empty() ? "same" : "DIFFERENT", result.compared, result.forced, 100 * result.forced_share(),
-              result.max_logprob_error, verdict.empty() ? "" : "; ", verdict.c_str());
+              !verdict.empty() ? "DIFFERENT" : tried ? "same" : "NOT TRIED", result.compared, result.forced,
+              100 * result.forced_share(), result.max_logprob_error, verdict.empty() ? "" : "; ", verdict.c_str());
   std::fflush(stdout);
-  return verdict.empty();
+  return verdict.empty() && tried;
 }
 
 }  // namespace
@@ -153,10 +155,12 @@ Expected<bool> run_compare(const IdsOptions& options) {
       requests.size(), tokens, options.tolerance);
   const SameAnswerOptions same{.tolerance = options.tolerance};
   bool all_same = true;
-  for (const EngineCase& engine : engines(options.setup)) {
+  for (EngineCase& engine : engines(options.setup)) {
+    StepLog log(kLoggedSteps);
+    engine.setup.engine.log = &log;
     auto client = EngineClient::create(engine.setup);
     if (!client) return fail(client.error());
-    for (const Path& path : engine.paths) all_same &= compare_path(**client, path, requests, reference, same);
+    for (const Path& path : engine.paths) all_same &= compare_path(**client, log, path, requests, reference, same);
   }
   return all_same;
 }

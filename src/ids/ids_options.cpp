@@ -8,6 +8,8 @@
 namespace tailrace {
 namespace {
 
+constexpr int32_t kComparedPrompts = 8;  // one alone would be neither batched nor mixed
+
 // What a flag may override of a device's defaults; 0: not given.
 struct Overrides {
   std::string device = "auto";
@@ -48,7 +50,7 @@ void add_engine_flags(CLI::App& app, IdsOptions& o, Overrides& over) {
 
 void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_option("--prompt-file", o.prompt_file, "one prompt a line, ids apart by spaces or commas");
-  app.add_option("--prompts", o.prompts, "how many random prompts")->check(CLI::Range(1, 1 << 14));
+  app.add_option("--prompts", o.prompts, "how many random prompts (default 1; with --compare 8)")->check(CLI::Range(1, 1 << 14));
   app.add_option("--prompt-len", o.prompt_len, "tokens of each")->check(CLI::Range(1, 1 << 24));
   app.add_option("--output-len", o.output_len, "tokens to generate for each")->check(CLI::Range(1, 1 << 24));
   app.add_option("--seed", o.seed);
@@ -121,6 +123,7 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
     return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
   if ((o.compare || o.contracts || o.idle_table) && (!o.trace.empty() || o.stats || o.print_ids))
     return fail(StatusCode::kInvalidArgument, "--trace, --stats and --print-ids are of a plain run: leave them out");
+  if (o.compare && app.count("--prompts") == 0) o.prompts = kComparedPrompts;
   if (o.idle_table && o.setup.staging != StagingMode::kDevice)
     return fail(StatusCode::kInvalidArgument, "--idle-table runs every staging: leave --debug-staging out");
   if (o.tune) return std::optional<IdsOptions>(std::move(o));

@@ -7,6 +7,9 @@
 namespace tailrace {
 namespace {
 
+// No single logprob may be off by more tolerances: twice the tolerance is what two logits off by one each make.
+constexpr double kMostTolerances = 20;
+
 // By how much the reference preferred its token at `at`, bias and output penalties included; 0 when it cannot be known.
 double margin(const Request& request, const Answer& reference, size_t at) {
   const auto& top = reference.top[at];
@@ -82,12 +85,23 @@ class Comparer {
       if (at == reference.ids.size() || k == answer.ids.size()) return take_end(i, at, k, answer);
       result_.compared++;
       if (answer.ids[k] == reference.ids[at]) {
-        const double error = std::abs(answer.logprobs[k] - reference.logprobs[at]);
-        result_.max_logprob_error = std::max(result_.max_logprob_error, error);
+        take_logprob(i, at, answer.logprobs[k]);
         continue;
       }
       return force(i, at, answer.ids[k]);
     }
+  }
+
+  void take_logprob(size_t i, size_t at, float got) {
+    const float expected = reference_[i].logprobs[at];
+    const double error = std::abs(got - expected);
+    result_.max_logprob_error = std::max(result_.max_logprob_error, error);
+    if (!(error <= kMostTolerances * options_.tolerance)) {  // or not a number
+      char text[120];
+      std::snprintf(text, sizeof text, "request %zu, token %zu: a logprob of %.7g instead of %.7g", i, at, got, expected);
+      fail(text);
+    }
+    result_.off += error > 2 * options_.tolerance;
   }
 
   bool take_end(size_t i, size_t at, size_t num_ids, const Answer& answer) {
@@ -132,6 +146,11 @@ std::string Comparison::verdict(const SameAnswerOptions& options) const {
   if (compared == 0) return "nothing was compared";
   if (forced_share() > options.max_forced_share) {
     return std::to_string(forced) + " of " + std::to_string(compared) + " tokens had to be forced";
+  }
+  if (off > options.max_forced_share * compared) {
+    char text[80];
+    std::snprintf(text, sizeof text, "%d of %d logprobs are off by more than %g", off, compared, 2 * options.tolerance);
+    return text;
   }
   return "";
 }

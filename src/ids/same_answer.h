@@ -1,5 +1,6 @@
 // Contract 4: "the same answer" on two paths. Greedy tokens are equal wherever the reference's top-1 margin exceeds
-// twice the stated logit tolerance; at a closer margin the reference token is forced and the comparison goes on.
+// twice the stated logit tolerance; at a closer margin the reference token is forced and the comparison goes on. Where
+// tokens agree, so do their logprobs, within the same bound: equal tokens alone would hide a wrong but confident path.
 #pragma once
 
 #include <functional>
@@ -12,12 +13,13 @@ namespace tailrace {
 
 struct SameAnswerOptions {
   double tolerance = 0.02;         // of a logit
-  double max_forced_share = 0.03;  // of the compared tokens
+  double max_forced_share = 0.03;  // of the compared tokens; as many logprobs may be off by more than twice the tolerance
   bool sampled = false;            // drawn, not greedy: no margin is known, only the forced share is bounded
 };
 
 struct Comparison {
   int compared = 0, forced = 0;
+  int off = 0;                   // agreeing tokens whose logprobs differ by more than twice the tolerance
   double max_logprob_error = 0;  // of the chosen token, where the tokens agree
   std::string failure;           // the first; empty if none
 
