@@ -130,9 +130,9 @@ gpu-portable: # that the kernels still compile for what lacks Hopper's instructi
 BUNDLE_MIB := 48
 gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GPU machine, 48 MiB at most
 	@$(CMAKE_CONFIGURE) -B $(BUILD) -DTAILRACE_TESTS=ON >/dev/null
-	@$(NINJA) -C $(BUILD) tailrace_ids goldens_test gguf_golden_test
+	@$(NINJA) -C $(BUILD) tailrace_ids goldens_test gguf_golden_test wide_shapes_test
 	@rm -rf bundle && mkdir -p bundle/models
-	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(addprefix $(BUILD)/tests/engine/,goldens_test gguf_golden_test) bundle/ && find bundle -type f -exec strip {} +
+	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(addprefix $(BUILD)/tests/engine/,goldens_test gguf_golden_test wide_shapes_test) bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh
 	@cp -r $(filter-out %/gguf_gpt_oss,$(wildcard tests/goldens/gguf_*)) $(BUNDLE_MODELS) bundle/models/
 	@cp -r bench/shapes configs tests/goldens bundle/

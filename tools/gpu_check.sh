@@ -62,7 +62,7 @@ elif [ $# -gt 0 ]; then
   speed "$@"
 else
   for program in bench_*; do run "./$program" check; done
-  for program in goldens_test gguf_golden_test; do run "./$program" --gtest_brief=1 --gtest_filter='*cuda*'; done
+  for program in goldens_test gguf_golden_test wide_shapes_test; do run "./$program" --gtest_brief=1 --gtest_filter='*cuda*'; done
   for model in models/*; do
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
     run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare
