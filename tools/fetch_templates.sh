@@ -1,6 +1,7 @@
 #!/bin/bash
-# Fetches the chat templates that models were published with, for the tests that render them: out of the PyPI source package of
-# llama-cpp-python, which carries llama.cpp's collection. pip checks the package's hash before anything in it is looked at.
+# Fetches the chat templates that models were published with, for the tests that render them: out of the PyPI source
+# package of llama-cpp-python, which carries llama.cpp's collection. pip checks the package's hash before anything in it
+# is looked at.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,8 +18,8 @@ echo "$package" >"$work/requirements.txt"
 python3 -m pip download --disable-pip-version-check --progress-bar off --no-deps --no-binary llama-cpp-python \
   --require-hashes -r "$work/requirements.txt" -d "$work" >&2
 mkdir "$work/templates"
-tar --no-same-owner -xzf "$work/llama_cpp_python-$version.tar.gz" -C "$work/templates" --strip-components=5 --wildcards \
-  "llama_cpp_python-$version/vendor/llama.cpp/models/templates/*.jinja"
+tar --no-same-owner -xzf "$work/llama_cpp_python-$version.tar.gz" -C "$work/templates" --strip-components=5 \
+  --wildcards "llama_cpp_python-$version/vendor/llama.cpp/models/templates/*.jinja"
 echo "$version" >"$work/templates/.version"
 rm -rf "$target"
 mv "$work/templates" "$target"

@@ -24,7 +24,8 @@ FamilyCorpus qwen_corpus() {
         "</tool_call>", "\n", "<tool_call>",
         "\n{\"name\": \"run\", \"arguments\": {\"cmd\": \"echo </tool_call> {\\\"<tool_call>\\\"\"}}\n", "</tool_call>",
         "\n"},
-       R"(content 'Let me see.' reasoning '' call get_time{"tz":"UTC"} call run{"cmd":"echo </tool_call> {\"<tool_call>\""})"},
+       R"(content 'Let me see.' reasoning '' call get_time{"tz":"UTC"} )"
+       R"(call run{"cmd":"echo </tool_call> {\"<tool_call>\""})"},
       {{"<tool_call>", "{\"name\": \"run\"}", "</tool_call>", "\nDone."}, "content '\nDone.' reasoning '' call run{}"},
       // No closing brace; no closing tag.
       {{"<tool_call>", "{\"name\": \"run\", \"arguments\": {\"cmd\": \"x\"}", "</tool_call>", "ok"},
@@ -77,7 +78,8 @@ FamilyCorpus qwen_coder_corpus() {
       {{"hm", "</think>", "\n\n", "<tool_call>", "\n<function=write", "_file>\n<parameter=pa", "th>\n/tmp/a",
         ".txt\n</param", "eter>\n<parameter=content>\nline1\n", "</tool_", "call> is text",
         "\n</parameter>\n<parameter=n>\n", "3\n</parameter>\n</func", "tion>\n", "</tool_call>"},
-       R"(content '' reasoning 'hm' call write_file{"path":"/tmp/a.txt","content":"line1\n</tool_call> is text","n":3})"},
+       R"(content '' reasoning 'hm' call write_file{"path":"/tmp/a.txt",)"
+       R"("content":"line1\n</tool_call> is text","n":3})"},
       // The public case qbad: a parameter without a name.
       {{"</think>", "<tool_", "call>\n<function=run>\n<parameter=", "\necho hi", "\n</parameter>\n</function>\n</tool",
         "_call>"},
@@ -92,7 +94,8 @@ FamilyCorpus qwen_coder_corpus() {
         "True]}\n</parameter>\n<parameter=flag>False</parameter><parameter=n>\nabout "
         "3\n</parameter><parameter=x>[1</parameter>",
         "</function></tool_call>"},
-       R"(content '' reasoning '' call write_file{"content":"null","options":{"a":[1,true]},"flag":false,"n":"about 3","x":"[1"})"},
+       R"(content '' reasoning '' call write_file{"content":"null","options":{"a":[1,true]},)"
+       R"("flag":false,"n":"about 3","x":"[1"})"},
       // One line break of the frame on each side; the text's own stay.
       {{"</think><tool_call>\n<function=run>\n<parameter=cmd>\n\n a\n\n\n</parameter>\n</function>\n</tool_call>"},
        R"(content '' reasoning '' call run{"cmd":"\n a\n\n"})"},
