@@ -16,7 +16,7 @@ size_t CallJson::push(std::string_view text, OutputSink& out) {
   while (at < text.size() && state_ == State::kOpen) {
     const bool arguments = expect_ == Expect::kArguments;
     const size_t taken = arguments ? push_arguments(text.substr(at), out) : (step(text[at], out) ? 1 : 0);
-    if (!begun_ || (ended_ && !arguments)) unread_ += text.substr(at, taken);
+    if (state_ != State::kDone && (!begun_ || (ended_ && !arguments))) unread_ += text.substr(at, taken);
     at += taken;
     if (taken == 0 && !arguments) break;
   }

@@ -40,6 +40,9 @@ FamilyCorpus qwen_corpus() {
       {{"<tool_call>", "{\"name\": \"run\", \"arguments\": \"ls\"}", "</tool_call>"},
        "content '<tool_call>{\"name\": \"run\", \"arguments\": \"ls\"}</tool_call>' reasoning ''"},
       {{"<tool_call>", "{\"name\": \"ru"}, "content '<tool_call>{\"name\": \"ru' reasoning ''"},
+      // Text where the closing tag should be.
+      {{"<tool_call>", "{\"name\": \"run\"}", " ", "x", " </tool_call>"},
+       "content 'x </tool_call>' reasoning '' call run{}"},
       // A call that breaks after it began.
       {{"<tool_call>", "{\"name\": \"run\", \"arguments\": {\"cmd\": \"x\", oops}}", "</tool_call>"},
        R"(content ', oops}}</tool_call>' reasoning '' call run{"cmd":"x"} cut)"},
@@ -114,6 +117,8 @@ FamilyCorpus qwen_coder_corpus() {
        R"(content ')"
        "\n"
        R"(done' reasoning '' call run{"cmd":"a"} call get_time{})"},
+      {{"</think>", "<function=run></function>", " ", "x", " </tool_call>"},
+       "content 'x </tool_call>' reasoning '' call run{}"},
       // Another function's name, or a second parameter that breaks.
       {{"</think>", "<tool_call>\n<function=rm>\n</function>\n</tool_call>"},
        "content '<tool_call>\n<function=rm>\n</function>\n</tool_call>' reasoning ''"},
@@ -317,6 +322,11 @@ FamilyCorpus harmony_corpus() {
       {{"<|channel|>", "analysys", "<|message|>", "hm"}, "content 'analysyshm' reasoning ''"},
       {{"<|start|>", "user", "<|message|>", "hi"}, "content 'userhi' reasoning ''"},
       {{"<|channel|>", "anal"}, "content '' reasoning ''"},
+      // To two functions; text after the arguments.
+      {{"<|channel|>", "commentary to=functions.run to=functions.get_time", "<|message|>", "{}", "<|call|>"},
+       "content 'commentary to=functions.run to=functions.get_time{}' reasoning ''"},
+      {{"<|channel|>", "commentary to=functions.run", "<|message|>", "{}", " ", "x", " y", "<|call|>"},
+       "content 'x y' reasoning '' call run{}"},
       // To a function that is not offered; arguments that are no object, or break.
       {{"<|channel|>", "commentary to=functions.rm ", "<|constrain|>", "json", "<|message|>", "{}", "<|call|>"},
        "content 'commentary to=functions.rm  json{}' reasoning ''"},
