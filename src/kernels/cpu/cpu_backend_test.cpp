@@ -312,6 +312,31 @@ TEST(CpuBackend, an_idle_row_reads_and_writes_no_kv) {
   }
 }
 
+// A request that overflowed: its neighbours' logits are as beside a healthy one, and who gets its blocks next reads none of it.
+TEST(CpuBackend, a_row_of_nan_touches_no_neighbour_and_no_later_user_of_its_blocks) {
+  TinyConfig q8{.format = Format::kQ8_0, .down_format = Format::kQ8_0, .window = 24};
+  const TinyConfig mixture{.format = Format::kBF16, .down_format = Format::kBF16, .experts = 5};
+  for (const TinyConfig& config : {TinyConfig{.sinks = true, .window = 24}, q8, mixture}) {
+    for (const bool on_cpu : {false, true}) {
+      const auto make = [&] { return on_cpu ? cpu_backend(2, false, 2) : create_reference_backend({}); };
+      BackendHarness sick(config, make(), 6), healthy(config, make(), 6), fresh(config, make(), 6);
+      for (BackendHarness* h : {&sick, &healthy}) h->step({{0, 200, 200}, {2, 40, 40}});
+      healthy.step({{1, 30, 30}});  // the other's KV is what the pool holds: NaN
+      for (const std::vector<StepRow>& rows : {std::vector<StepRow>{{0, 1, 201}, {1, 1, 31}, {2, 1, 41}},
+                                               std::vector<StepRow>{{0, 1, 202}, {1, 40, 71}, {2, 9, 50}}}) {
+        const auto beside_nan = sick.step(rows), beside = healthy.step(rows);
+        EXPECT_TRUE(std::all_of(beside_nan[1].begin(), beside_nan[1].end(), [](float x) { return std::isnan(x); }));
+        EXPECT_EQ(beside_nan[0], beside[0]);
+        EXPECT_EQ(beside_nan[2], beside[2]);
+        sick.log = healthy.log;
+      }
+      fresh.log = sick.log;
+      EXPECT_EQ(sick.step({{1, 21, 21}}), fresh.step({{1, 21, 21}}));
+      EXPECT_EQ(sick.step({{1, 1, 22}}), fresh.step({{1, 1, 22}}));
+    }
+  }
+}
+
 TEST(CpuBackend, refuses_what_it_cannot_compute) {
   const auto backend = cpu_backend(1);
   BlockList blocks{AttentionBlock{.q_heads = 4, .kv_heads = 2, .head_dim = 40}};

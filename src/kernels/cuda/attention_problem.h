@@ -33,7 +33,8 @@ struct AttentionCase {
 inline int blocks_of(int len) { return (len + kBlockTokens - 1) / kBlockTokens; }
 
 // Shuffled blocks and slots; `layers` pools side by side so that replays find a cold cache. Block 0 is NaN: what lies before a
-// window points at it, and nobody may read it.
+// window points at it, and nobody may read it. In a row's own blocks, tokens that none of its queries sees are the largest bf16,
+// as the block's last user may have left them: their scores overflow, their weight must be 0.
 struct AttentionProblem {
   const AttentionCase& c;
   int layers, rows, stride;
@@ -72,7 +73,22 @@ struct AttentionProblem {
       q_start += c.q_len(r);
     }
     for (float& s : sinks.host) s = std::normal_distribution<float>(0, 2)(random);
+    for (int r = 0; r < rows; ++r) poison(r, blocks_of(c.lens[r]) - 1, c.lens[r] % kBlockTokens, kBlockTokens);
+    for (int r = 0; r < rows && c.window > 0; ++r) {
+      poison(r, c.first_block(r), 0, std::max(0, c.lens[r] - c.q_len(r) + 1 - c.window) % kBlockTokens);
+    }
     table.upload(), batch.upload(), sinks.upload();
+  }
+
+  // Tokens [begin, end) of a row's block in every layer, none when begin is 0 and end the whole block.
+  void poison(int row, int block, int begin, int end) {
+    if (begin >= end || end - begin == kBlockTokens) return;
+    const int64_t id = table.host[size_t{1} * batch.host[row].slot * stride + block];
+    constexpr size_t kToken = 64 * sizeof(__nv_bfloat16);  // bytes of 64 dims
+    for (int l = 0; l < layers; ++l) {
+      char* at = reinterpret_cast<char*>(pool.device + l * layer_values + id * block_values()) + begin * kToken;
+      GPU_CHECK(cudaMemset2D(at, kBlockTokens * kToken, 0x7f, (end - begin) * kToken, block_values() / (kBlockTokens * 64)));
+    }
   }
 
   int64_t block_values() const { return c.kv_heads * kv_tile_values(padded_dim(c.dim)); }

@@ -291,6 +291,14 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kMaxHeadDim = 512;
 
+// What the pool keeps of two values: NaN becomes 0, all else the nearest finite bf16. Attention gives a key that a row does not
+// see the weight 0, and 0 times NaN would be NaN for whoever has the block next.
+__device__ __forceinline__ uint32_t pack_finite(float low, float high) {
+  constexpr float kMost = 3.3895314e38f;  // of bf16
+  const auto finite = [](float v) { return isnan(v) ? 0.0f : fminf(fmaxf(v, -kMost), kMost); };
+  return ptx::pack_bf16(finite(low), finite(high));
+}
+
 __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __grid_constant__ QkvParams p) {
   __shared__ float heads[kWarps][kMaxHeadDim];
   enter();
@@ -341,7 +349,7 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __gr
   const int64_t block = p.block_table[row.slot * p.table_stride + position / kBlockTokens];
   __nv_bfloat16* tile = p.pool + (block * p.kv_heads + h) * kv_tile_values(padded) + (is_v ? kBlockTokens * padded : 0);
   for (int d = lane * 2; d < dim; d += 64) {
-    *reinterpret_cast<uint32_t*>(tile + swizzled(position % kBlockTokens, d)) = ptx::pack_bf16(v[d], v[d + 1]);
+    *reinterpret_cast<uint32_t*>(tile + swizzled(position % kBlockTokens, d)) = pack_finite(v[d], v[d + 1]);
   }
 }
 
