@@ -25,7 +25,8 @@ struct Fixed {
   size_t total() const { return tables + row_state + staging_device + staging_pinned + scratch; }
 };
 
-Fixed fixed_bytes(const Model& model, const Backend& backend, const MemoryPlan& plan) {
+// Fails where the backend cannot serve the model at these limits.
+Expected<Fixed> fixed_bytes(const Model& model, const Backend& backend, const MemoryPlan& plan) {
   Fixed f;
   const int64_t rows = plan.step.max_rows + 1;  // and the padding of captured graphs
   const int64_t stride = div_up(plan.context_length, plan.kv.block_size) + 1;
@@ -34,7 +35,9 @@ Fixed fixed_bytes(const Model& model, const Backend& backend, const MemoryPlan& 
                         kMaxLogitBias * (sizeof(TokenId) + sizeof(float)) + kMaxStopTokenIds * sizeof(TokenId));
   f.staging_device = Staging::device_bytes(slab_capacity(plan.slab));
   f.staging_pinned = Staging::pinned_bytes(slab_capacity(plan.slab), plan.step.max_rows);
-  f.scratch = backend.scratch_bytes(model.blocks, plan.step);
+  const auto scratch = backend.scratch_bytes(model.blocks, plan.step);
+  if (!scratch) return fail(scratch.error());
+  f.scratch = *scratch;
   return f;
 }
 
@@ -63,7 +66,7 @@ std::string remedy(const Model& model, const Backend& backend, const EngineLimit
   common.chunk_size = std::min(limits.chunk_size, kCommonChunk);
   MemoryPlan smaller = plan;
   set_shapes(model, common, plan.step.vocab, &smaller);
-  const size_t without = fixed_bytes(model, backend, smaller).total();
+  const size_t without = fixed_bytes(model, backend, smaller)->total();  // served at more, so at less
   if (without < fixed / 2) {
     return "lower --chunked-prefill-size " + std::to_string(limits.chunk_size) + ", which takes " + mib(fixed - without) +
            " of the fixed memory (" + mib(without) + " at " + std::to_string(common.chunk_size) + ")";
@@ -120,7 +123,8 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
   plan.kv.block_size = limits.block_size;
   plan.kv.prefix_cache = limits.prefix_cache;
   set_shapes(model, limits, sampled_vocab, &plan);
-  Fixed fixed = fixed_bytes(model, backend, plan);
+  auto fixed = fixed_bytes(model, backend, plan);
+  if (!fixed) return fail(fixed.error());
 
   size_t window_bytes = 0, full_token_bytes = 0;
   for (const KvGroupSpec& group : model.groups) {
@@ -131,7 +135,7 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
     }
   }
   const auto allowed = static_cast<size_t>(static_cast<double>(memory_bytes) * limits.mem_fraction);
-  const size_t claimed = weight_bytes + fixed.total() + window_bytes;
+  const size_t claimed = weight_bytes + fixed->total() + window_bytes;
   int64_t tokens = limits.max_total_tokens;
   const int64_t one_context = div_up(plan.context_length, limits.block_size) * limits.block_size;
   if (tokens == 0) {
@@ -145,9 +149,9 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
   if (memory_bytes > 0 && (tokens < limits.block_size || claimed + full_token_bytes * tokens > memory_bytes)) {
     return fail(StatusCode::kResourceExhausted,
                 "the model does not fit: weights " + mib(weight_bytes) + ", fixed " +
-                    mib(fixed.total() + window_bytes) + ", KV " + std::to_string(full_token_bytes) +
+                    mib(fixed->total() + window_bytes) + ", KV " + std::to_string(full_token_bytes) +
                     " B per token, of " + mib(memory_bytes) + " free (" + mib(allowed) +
-                    " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed.total()));
+                    " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed->total()));
   }
   for (const KvGroupSpec& group : model.groups) {
     const int64_t full = div_up(tokens, limits.block_size) + 1;  // block 0 is nobody's
@@ -164,8 +168,9 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
     plan.context_length = static_cast<int32_t>(tokens);
     set_shapes(model, limits, sampled_vocab, &plan);  // tables, row state and slabs shrink with it
     fixed = fixed_bytes(model, backend, plan);
+    if (!fixed) return fail(fixed.error());
   }
-  write_ledger(model, backend, weight_bytes, fixed, &plan);
+  write_ledger(model, backend, weight_bytes, *fixed, &plan);
   return plan;
 }
 

@@ -13,13 +13,21 @@ class NoBackend : public HostBackend {
   const char* name() const override { return "none"; }
   Expected<size_t> packed_bytes(const TensorView& tensor) const override { return tensor.bytes; }
   Status pack(const TensorView&, void*) const override { return Status(); }
-  size_t scratch_bytes(const BlockList&, const StepLimits& limits) const override {
+  Expected<size_t> scratch_bytes(const BlockList&, const StepLimits& limits) const override {
     return size_t{1024} * limits.max_step_tokens;
   }
   Status prepare(const BlockList&, const StepLimits&, void*) override { return Status(); }
   std::vector<std::string> decisions() const override { return {}; }
   const float* last_logits() const override { return nullptr; }
   void forward(Stream&, const Batch&) override {}
+};
+
+// Serves four rows at most, as CUDA's plans serve 2048.
+class FewRows : public NoBackend {
+  Expected<size_t> scratch_bytes(const BlockList&, const StepLimits& limits) const override {
+    if (limits.max_rows > 4) return fail(StatusCode::kUnsupported, "more than 4 rows");
+    return size_t{64};
+  }
 };
 
 class NoExperts : public NoBackend {
@@ -67,6 +75,15 @@ TEST(GptOss, a_backend_without_experts_refuses_the_model_before_it_loads) {
   ASSERT_FALSE(model.has_value());
   EXPECT_EQ(model.error().code(), StatusCode::kUnsupported);
   EXPECT_EQ(model.error().message(), "the none backend does not compute mixtures of experts; use --device cpu");
+}
+
+TEST(MemoryPlan, what_the_backend_cannot_serve_is_refused_while_planning) {
+  EngineLimits limits = small_limits();
+  EXPECT_TRUE(plan_memory(two_groups(), 1, FewRows(), limits, 0, 1000).has_value());
+  limits.max_rows = 5;
+  const auto plan = plan_memory(two_groups(), 1, FewRows(), limits, 0, 1000);
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_EQ(plan.error().message(), "more than 4 rows");
 }
 
 TEST(MemoryPlan, window_groups_own_a_window_sized_pool) {

@@ -47,7 +47,9 @@ Status ModelRunner::claim(const Model& model, StagingMode mode) {
   }
   if (Status status = claim_row_state(); !status.ok()) return status;
 
-  void* scratch = device_.alloc_device(backend_.scratch_bytes(model.blocks, plan_.step));
+  const auto scratch_bytes = backend_.scratch_bytes(model.blocks, plan_.step);
+  if (!scratch_bytes) return scratch_bytes.error();
+  void* scratch = device_.alloc_device(*scratch_bytes);
   if (!scratch) return no_memory;
   if (Status status = backend_.prepare(model.blocks, plan_.step, scratch); !status.ok()) return status;
   auto staging = Staging::create(device_, slab_capacity(plan_.slab), plan_.step.max_rows, mode);

@@ -17,7 +17,7 @@ class WatchingBackend : public HostBackend {
   const char* name() const override { return "watching"; }
   Expected<size_t> packed_bytes(const TensorView& tensor) const override { return tensor.bytes; }
   Status pack(const TensorView&, void*) const override { return Status(); }
-  size_t scratch_bytes(const BlockList&, const StepLimits&) const override { return 64; }
+  Expected<size_t> scratch_bytes(const BlockList&, const StepLimits&) const override { return size_t{64}; }
   Status prepare(const BlockList&, const StepLimits&, void*) override { return Status(); }
   std::vector<std::string> decisions() const override { return {}; }
   const float* last_logits() const override { return nullptr; }

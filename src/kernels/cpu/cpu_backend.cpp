@@ -21,9 +21,10 @@ class CpuBackend : public HostBackend {
   Expected<size_t> packed_bytes(const TensorView& tensor) const override { return cpu::packed_bytes(tensor); }
   Status pack(const TensorView& tensor, void* dst) const override { return cpu::pack(tensor, dst); }
 
-  size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
+  Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
     const auto shape = cpu::step_shape(blocks, limits, options_, pool_.size());
-    return shape ? cpu::StepScratch(nullptr, *shape).bytes : 0;  // prepare says why not
+    if (!shape) return fail(shape.error());
+    return cpu::StepScratch(nullptr, *shape).bytes;
   }
 
   Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) override {

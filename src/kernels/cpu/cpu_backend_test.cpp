@@ -341,6 +341,7 @@ TEST(CpuBackend, refuses_what_it_cannot_compute) {
   const auto backend = cpu_backend(1);
   BlockList blocks{AttentionBlock{.q_heads = 4, .kv_heads = 2, .head_dim = 40}};
   EXPECT_EQ(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(backend->scratch_bytes(blocks, {1, 1, 16, 10}).error().code(), StatusCode::kUnsupported);  // before a load
   blocks = {AttentionBlock{.q_heads = 5, .kv_heads = 2, .head_dim = 32}};
   EXPECT_EQ(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(create_reference_backend({})->prepare(blocks, {1, 1, 16, 10}, nullptr).code(), StatusCode::kInvalidArgument);
@@ -359,7 +360,7 @@ TEST(CpuBackend, scratch_does_not_grow_with_the_context) {
   const TinyConfig config{};
   const auto backend = cpu_backend(2);
   const TinyModel model(config, *backend, 1);
-  EXPECT_EQ(backend->scratch_bytes(model.blocks, {8, 64, 1024, 203}), backend->scratch_bytes(model.blocks, {8, 64, 1 << 20, 203}));
+  EXPECT_EQ(*backend->scratch_bytes(model.blocks, {8, 64, 1024, 203}), *backend->scratch_bytes(model.blocks, {8, 64, 1 << 20, 203}));
 }
 
 }  // namespace

@@ -240,7 +240,7 @@ class BackendHarness {
   BackendHarness(const TinyConfig& config, std::unique_ptr<HostBackend> backend, uint64_t seed)
       : backend_(std::move(backend)), model_(config, *backend_, seed), vocab_(config.vocab) {
     limits_ = {.max_rows = kSlots, .max_step_tokens = 600, .context_length = kMaxLen, .vocab = config.vocab};
-    scratch_.resize(backend_->scratch_bytes(model_.blocks, limits_) / 64 + 2);
+    scratch_.resize(*backend_->scratch_bytes(model_.blocks, limits_) / 64 + 2);
     std::memset(static_cast<void*>(scratch_.data()), 0xff, scratch_.size() * 64);  // NaN wherever it is read unwritten
     CHECK(backend_->prepare(model_.blocks, limits_, aligned(scratch_)).ok());
     log.assign(static_cast<size_t>(kSlots) * (kMaxLen + 1), 0);

@@ -48,10 +48,11 @@ class CudaBackend : public Backend {
   }
 
   bool computes_experts() const override { return false; }
-  size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
+  Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
     device_.make_current();
     const auto shape = cuda_shape(blocks, limits, attention_, options_);
-    return shape ? CudaScratch(nullptr, *shape).bytes : 0;  // prepare says why not
+    if (!shape) return fail(shape.error());
+    return CudaScratch(nullptr, *shape).bytes;
   }
   Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) override;
   Status bind(const StepBinding& binding, Stream& stream) override;

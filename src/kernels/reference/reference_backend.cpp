@@ -83,7 +83,8 @@ class ReferenceBackend : public HostBackend {
     return {};
   }
 
-  size_t scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
+  Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
+    if (Status status = check_blocks(blocks); !status.ok()) return fail(status);
     return Scratch(nullptr, block_widths(blocks), limits).bytes;
   }
 
