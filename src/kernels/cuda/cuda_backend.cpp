@@ -14,6 +14,8 @@
 namespace tailrace::cuda {
 namespace {
 
+constexpr int kMostWarmTokens = 1024;  // own kernels end below: beyond, only cuBLASLt's algorithms change
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(CudaDevice& device, const BackendOptions& options)
@@ -67,6 +69,7 @@ class CudaBackend : public Backend {
   };
 
   Status capture(int rows, cudaStream_t stream);
+  void warm(int tokens, cudaStream_t stream);
   void queue_step(const StepShape& step, cudaStream_t stream);
 
   CudaDevice& device_;
@@ -108,13 +111,14 @@ Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {
   }
   const cudaStream_t s = device_.cuda_stream(stream);
   // Every product's algorithm once, outside of a graph: cuBLASLt loads a kernel at its first call, and a step that met
-  // it would stand for ten milliseconds (hazard 7). The rows are zero: idle, they touch no KV.
+  // it would stand for ten milliseconds (hazard 7). The rows are zero: idle, they touch no KV. Above the few tokens where own
+  // kernels change, a forward only where a new algorithm begins, and the largest: one a bucket is quadratic in the chunk.
   const int64_t positions = int64_t{shape_.limits.max_rows} * shape_.limits.context_length;
   const auto most_tokens = static_cast<int>(std::min<int64_t>(shape_.limits.max_step_tokens, positions));
   for (int tokens = 1; tokens <= most_tokens; tokens = GemmLt::bucket(tokens) + 1) {
-    const int rows = std::min(tokens, shape_.limits.max_rows);
-    blocks_.queue({.num_rows = rows, .num_decode_rows = rows, .num_tokens = tokens}, s);
+    if (tokens <= kMostWarmTokens || blocks_.brings_new_algorithm(tokens)) warm(tokens, s);
   }
+  warm(most_tokens, s);
   CUDA_CHECK(cudaStreamSynchronize(s));
   const int most = std::min(options_.max_graph_rows, shape_.limits.max_rows);
   for (int rows = 1; rows <= most; rows = rows < 8 ? rows * 2 : rows + 8) {
@@ -122,6 +126,12 @@ Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {
   }
   if (most > 0 && graphs_.back().rows < most) return capture(most, s);
   return {};
+}
+
+// A forward of idle rows.
+void CudaBackend::warm(int tokens, cudaStream_t stream) {
+  const int rows = std::min(tokens, shape_.limits.max_rows);
+  blocks_.queue({.num_rows = rows, .num_decode_rows = rows, .num_tokens = tokens}, stream);
 }
 
 Status CudaBackend::capture(int rows, cudaStream_t stream) {

@@ -32,6 +32,8 @@ class CudaBlocks {
   // All three outlive the object. Boot only.
   Status prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch);
   void bind(const StepBinding& binding) { binding_ = binding; }
+  // Whether a step of so many tokens runs a library's kernel that none of fewer tokens ran.
+  bool brings_new_algorithm(int tokens) const { return products_.brings_new_algorithm(tokens); }
   // Embedding to logits. Neither blocks nor allocates.
   void queue(const StepShape& step, cudaStream_t stream);
 

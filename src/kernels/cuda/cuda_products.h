@@ -25,6 +25,8 @@ class CudaProducts {
   // Loads kernels and chooses cuBLASLt's algorithms. Boot only; kUnsupported says what is missing.
   Status prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch);
 
+  bool brings_new_algorithm(int tokens) const { return gemm_->brings_new_algorithm(tokens); }
+
   // Up to so many tokens own kernels are faster than cuBLASLt, quantised matrices widened for it (docs/KERNELS.md).
   static int most_own_tokens(WeightForm form);
   // Whether products of so many tokens with these matrices run on own kernels.

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "base/check.h"
@@ -42,6 +43,7 @@ struct GemmLt::Plan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algo;
+  bool is_new = true;  // of this shape's algorithms so far
 };
 
 Expected<std::unique_ptr<GemmLt>> GemmLt::create() {
@@ -93,6 +95,11 @@ const GemmLt::Plan* GemmLt::find(const GemmShape& shape, int tokens) const {
   return nullptr;
 }
 
+bool GemmLt::brings_new_algorithm(int tokens) const {
+  return std::any_of(plans_.begin(), plans_.end(),
+                     [wanted = bucket(tokens)](const Plan& plan) { return plan.bucket == wanted && plan.is_new; });
+}
+
 // Column-major to cuBLAS: out [n, tokens] = w^T (k x n, transposed) x (k x tokens).
 Status GemmLt::prepare(const GemmShape& shape, int max_tokens) {
   Library& lib = *library_;
@@ -123,6 +130,9 @@ Status GemmLt::prepare(const GemmShape& shape, int max_tokens) {
               "cuBLASLt has no algorithm for a product of " + std::to_string(n) + " x " + std::to_string(k)};
     }
     plan.algo = result.algo;
+    plan.is_new = std::none_of(plans_.begin(), plans_.end(), [&](const Plan& other) {
+      return other.shape == shape && std::memcmp(&other.algo, &plan.algo, sizeof plan.algo) == 0;
+    });
     plans_.push_back(plan);
   }
   return {};
