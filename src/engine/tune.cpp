@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "device/cuda_plugin.h"
@@ -21,8 +23,7 @@ Expected<std::vector<TuneShape>> shapes_of(const std::string& model) {
                                   {"Gemma 4 window 1024", 16, 8, 256, 1024, false},
                                   {"Gemma 4 full", 16, 2, 512, 0, false}};
   }
-  const bool gguf = model.size() > 5 && model.ends_with(".gguf");
-  auto checkpoint = gguf ? Checkpoint::open(model) : Checkpoint::open_config(model);
+  auto checkpoint = Checkpoint::open_config(model);
   if (!checkpoint) return fail(checkpoint.error());
   auto config = load_model_config(**checkpoint);
   if (!config) return fail(config.error());
@@ -40,6 +41,15 @@ Expected<std::vector<TuneShape>> shapes_of(const std::string& model) {
   return shapes;
 }
 
+// Whether the table can be written, asked before half a minute of measuring. A file that was not there is not left behind.
+Status check_writable(const std::string& path) {
+  std::error_code error;
+  const bool existed = std::filesystem::exists(path, error);
+  if (!std::ofstream(path, std::ios::app)) return {StatusCode::kInvalidArgument, "--out " + path + ": cannot be written"};
+  if (!existed) std::filesystem::remove(path, error);
+  return {};
+}
+
 }  // namespace
 
 Status run_tune(const TuneOptions& options) {
@@ -49,6 +59,8 @@ Status run_tune(const TuneOptions& options) {
   if (!plugin) return plugin.error();
   const auto name = (*plugin)->probe({.index = options.device_index});
   if (!name) return name.error();
+  const std::string out = options.out.empty() ? tuning_file_name(*name) : options.out;
+  if (Status status = check_writable(out); !status.ok()) return status;
   auto device = (*plugin)->create_device({.index = options.device_index});
   if (!device) return device.error();
   std::printf("%s: us of each case, and a candidate's time over the default's\n",
@@ -59,7 +71,6 @@ Status run_tune(const TuneOptions& options) {
   };
   auto table = (*plugin)->tune(**device, *shapes, print);
   if (!table) return table.error();
-  const std::string out = options.out.empty() ? tuning_file_name(*name) : options.out;
   if (Status status = write_tuning_file(out, *name, *table); !status.ok()) return status;
   std::printf("%s: %zu choices that differ from the defaults; read at start from configs/tuning/%s\n", out.c_str(),
               table->decode.size() + table->mixed.size(), tuning_file_name(*name).c_str());

@@ -141,7 +141,7 @@ Expected<std::shared_ptr<Checkpoint>> Checkpoint::from_gguf(std::shared_ptr<Gguf
 }
 
 Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_directory(const std::string& path) {
-  auto result = open_config(path);
+  auto result = read_config(path);
   if (!result) return result;
   if (Status status = (*result)->add_shards(); !status.ok()) return fail(status);
   if (Status status = (*result)->finish(); !status.ok()) return fail(status);
@@ -149,6 +149,10 @@ Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_directory(const std::stri
 }
 
 Expected<std::shared_ptr<Checkpoint>> Checkpoint::open_config(const std::string& path) {
+  return is_present(fs::path(path) / "config.json") ? read_config(path) : open(path);
+}
+
+Expected<std::shared_ptr<Checkpoint>> Checkpoint::read_config(const std::string& path) {
   std::shared_ptr<Checkpoint> result(new Checkpoint);
   result->path_ = result->directory_ = path;
   const fs::path directory(path);

@@ -21,8 +21,8 @@ class Checkpoint {
   // shards; or a directory that holds exactly one .gguf file. Reads headers only, never the weights.
   // Errors name the file, the tensor and the reason.
   static Expected<std::shared_ptr<Checkpoint>> open(const std::string& path);
-  // A directory's configuration alone, without tensors (--load-format dummy).
-  static Expected<std::shared_ptr<Checkpoint>> open_config(const std::string& directory);
+  // For its configuration alone, as dummy weights need it: a directory with config.json, without tensors; else as open.
+  static Expected<std::shared_ptr<Checkpoint>> open_config(const std::string& path);
   // `path` is what messages call it.
   static Expected<std::shared_ptr<Checkpoint>> from_gguf(std::shared_ptr<GgufFile> gguf, const std::string& path);
 
@@ -53,6 +53,7 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   static Expected<std::shared_ptr<Checkpoint>> open_gguf(const std::string& path, const std::string& file);
+  static Expected<std::shared_ptr<Checkpoint>> read_config(const std::string& directory);
   static Expected<std::shared_ptr<Checkpoint>> open_directory(const std::string& path);
   Status add_modelopt_file();
   Status add_shards();

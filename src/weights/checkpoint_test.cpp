@@ -76,6 +76,19 @@ TEST_F(CheckpointTest, two_spellings_of_one_tensor_are_a_duplicate) {
   EXPECT_NE(error(folder_.string()).find("tensor model.norm.weight: appears twice"), std::string::npos);
 }
 
+TEST_F(CheckpointTest, a_configuration_is_read_of_whatever_can_be_opened) {
+  tiny_gguf().write((folder_ / "a.gguf").string());
+  for (const std::string& path : {folder_.string(), (folder_ / "a.gguf").string()}) {
+    const auto checkpoint = Checkpoint::open_config(path);
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message();
+    EXPECT_NE((**checkpoint).gguf(), nullptr);
+  }
+  write("config.json", R"({"model_type": "x"})");
+  const auto checkpoint = Checkpoint::open_config(folder_.string());
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message();
+  EXPECT_EQ((**checkpoint).config()->at("model_type"), "x");  // weights beside it are not asked for
+}
+
 TEST_F(CheckpointTest, opens_a_gguf_by_file_or_by_folder) {
   tiny_gguf().write((folder_ / "a.gguf").string());
   for (const std::string& path : {folder_.string(), (folder_ / "a.gguf").string()}) {

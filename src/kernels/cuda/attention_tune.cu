@@ -194,7 +194,7 @@ MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning&
   };
   print("  mixed: us of the cases");
   time(0, 0);  // until clocks are up
-  const Times turn = time(0, 0);
+  Times turn = time(0, 0);
   print(text("    %-34s", "in turn") + join(turn));
   // A grid is measured once for all thresholds.
   std::map<std::pair<int, int>, Times> measured;
@@ -223,7 +223,7 @@ MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning&
   const std::string name =
       text("%3d CTAs, %d chunks, from %d tiles", best.decode_ctas, best.chunks_per_cta, best.beside_tiles);
   return confirmed(usual, best, name, print, [&](const MixedTuning& t) {
-    measured.clear();
+    measured.clear(), turn = time(0, 0);
     return measure(t);
   });
 }
