@@ -13,6 +13,9 @@ namespace tailrace {
 // `scales` [cols / 32] E8M0. Writes stored_row_bytes(Format::kMXFP4, cols) bytes; no bit is lost.
 void join_mxfp4_row(const std::byte* blocks, const std::byte* scales, int64_t cols, std::byte* out);
 
+// The E8M0 byte with which codes that are all equally likely have about this deviation (of size 2^-127 to 2^127).
+uint8_t mxfp4_scale_of(float deviation);
+
 // kDataLoss if one of the E8M0 scales of a row of kMXFP4 is a NaN (255): it names `tensor` and the block.
 Status check_mxfp4(const TensorView& tensor, const std::byte* rows, size_t bytes);
 

@@ -20,6 +20,9 @@ class CpuBackend : public HostBackend {
 
   Expected<size_t> packed_bytes(const TensorView& tensor) const override { return cpu::packed_bytes(tensor); }
   Status pack(const TensorView& tensor, void* dst) const override { return cpu::pack(tensor, dst); }
+  Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst) const override {
+    return cpu::pack_random(shape, seed, deviation, dst);
+  }
 
   Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
     const auto shape = cpu::step_shape(blocks, limits, options_, pool_.size());

@@ -25,6 +25,8 @@ inline constexpr int kRowTile = 16;
 Expected<size_t> packed_bytes(const TensorView& tensor);
 // Undoes rope_interleaved by permuting rows. dst is 64-byte aligned.
 Status pack(const TensorView& tensor, void* dst);
+// Backend::pack_random: BF16 and F8_E4M3, normal; MXFP4, all codes alike and one scale (mxfp4_scale_of).
+Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst);
 
 // Bytes of m activations of width k in `kind`'s form (64-byte aligned rows).
 size_t input_bytes(InputKind kind, int64_t m, int64_t k);

@@ -238,6 +238,7 @@ TEST(Linear, every_format_matches_float64) {
   check_format(Format::kF32, 21, 33, ++seed);
   check_format(Format::kF8E4M3, 21, 33, ++seed);
   check_format(Format::kF8E4M3, 83, 576, ++seed, 576);  // one scale a row
+  check_format(Format::kMXFP4, 35, 2880, ++seed);  // the width of gpt-oss
 }
 
 // Every code of E2M1 by every scale but NaN, against powers of two: fp32 sums of one product each.
