@@ -86,6 +86,8 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
   add_choice(app, "--mixed", engine.mixed,
              {{"split", MixedChoice::kSplit}, {"fold", MixedChoice::kFold}, {"off", MixedChoice::kOff}},
              "how decode and prefill share a step (fold, off: for comparison)")->group("Engine");
+  add_choice(app, "--moe-strategy", engine.moe_strategy, {{"fused", MoeStrategy::kFused}},
+             "mixtures of experts: all experts on the device, one pass over the chosen ones")->group("Engine");
   add_choice(app, "--overlap", engine.overlap, kOnOff, "prepare a step while the last one runs")->group("Engine");
   app.add_option("--kv-splits", kv_splits, "parts of a row's keys in decode attention (default: auto)")
       ->group("Engine")->option_text("auto|N");

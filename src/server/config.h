@@ -16,6 +16,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 enum class AttentionBackendChoice { kAuto, kCpu, kCuda, kReference };
 enum class CacheType { kRadix, kNaive };
 enum class MixedChoice { kSplit, kFold, kOff };
+enum class MoeStrategy { kFused };  // every expert resident on the device
 enum class StagingChoice { kDevice, kPacked, kPinned, kBlocking };
 enum class LoadFormat { kAuto, kDummy };
 enum class LogLevel { kError, kWarning, kInfo, kDebug };
@@ -41,6 +42,7 @@ struct EngineOptions {
   int32_t cuda_graph_max_bs = 0;     // decode rows of the largest captured step; 0: derived (64)
   CacheType cache_type = CacheType::kRadix;
   MixedChoice mixed = MixedChoice::kSplit;
+  MoeStrategy moe_strategy = MoeStrategy::kFused;
   bool overlap = true;
   StagingChoice debug_staging = StagingChoice::kDevice;  // how a step's metadata reaches the device (batch/staging.h)
   int32_t kv_splits = 0;             // 0: chosen per step

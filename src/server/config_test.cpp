@@ -69,8 +69,9 @@ TEST(Config, every_flag_reaches_its_field) {
       {"--model-path", paths.model, "--served-model-name", "name", "--host", "0.0.0.0", "--port", "9", "--api-key", "k",
        "--max-running-requests", "3", "--max-queued-requests", "4", "--chunked-prefill-size", "5", "--max-seq-len-override",
        "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "cpu", "--mixed", "off",
-       "--overlap", "off", "--debug-staging", "blocking", "--kv-splits", "8", "--load-format", "dummy",
-       "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "none", "--random-seed", "10", "--threads", "11",
+       "--overlap", "off", "--moe-strategy", "fused", "--debug-staging", "blocking", "--kv-splits", "8",
+       "--load-format", "dummy", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "none",
+       "--random-seed", "10", "--threads", "11",
        "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
        "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048",
        "--max-total-body-bytes", "4096"});
@@ -98,6 +99,7 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.engine.mixed, MixedChoice::kOff);
   EXPECT_EQ(config.engine.debug_staging, StagingChoice::kBlocking);
   EXPECT_FALSE(config.engine.overlap);
+  EXPECT_EQ(config.engine.moe_strategy, MoeStrategy::kFused);
   EXPECT_EQ(config.engine.kv_splits, 8);
   EXPECT_TRUE(config.engine.has_random_seed);
   EXPECT_EQ(config.engine.random_seed, 10u);
@@ -131,8 +133,11 @@ TEST(Config, another_word_and_a_choices_number_are_answered_with_the_words) {
 
 TEST(Config, bad_values_name_the_flag) {
   Paths paths;
+  EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--moe-strategy", "offload"}),
+                       "--moe-strategy: 'offload' is not supported (fused)"));
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--debug-staging", "fast"}, {"--kv-splits", "0"}, {"--kv-splits", "many"},
+           {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--debug-staging", "fast"}, {"--kv-splits", "0"},
+           {"--kv-splits", "many"}, {"--moe-strategy", "offload"}, {"--moe-strategy", ""},
            {"--mem-fraction-static", "1.5"}, {"--mem-fraction-static", "nan"}, {"--max-running-requests", "0"},
            {"--context-length", "-5"}, {"--threads", "0"}, {"--request-timeout", "-1"}, {"--request-timeout", "nan"},
            {"--shutdown-timeout", "inf"}, {"--health-timeout", "5s"}, {"--port"}}) {
