@@ -54,6 +54,10 @@ class Finder {
   Status status_;
 };
 
+bool must_be_mxfp4(const ModelConfig& config, const std::string& module) {
+  return config.quantization.mxfp4 && !is_exempt(config.quantization, module);
+}
+
 // Rows of both halves of gate_up lie in turn.
 void interleave(ExpertPart part, ExpertSource* out) {
   if (part == ExpertPart::kDown) return;
@@ -87,7 +91,12 @@ Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelCon
   } else {
     interleave(part, &out);
     const int64_t stored_rows = out.rows * out.row_step;
-    if (config.quantization.mxfp4 || finder.has(joint + "_blocks")) {
+    const bool has_blocks = finder.has(joint + "_blocks");
+    if (!has_blocks && finder.has(joint) && must_be_mxfp4(config, joint)) {
+      return fail(StatusCode::kDataLoss, "tensor " + joint + " is " + format_traits(checkpoint.find(joint)->format).name +
+                                             ", though quantization_config does not exempt it");
+    }
+    if (has_blocks || must_be_mxfp4(config, joint)) {
       if (out.cols % 32 != 0) {
         return fail(StatusCode::kDataLoss, "tensor " + joint + "_blocks: a width of " + std::to_string(out.cols) +
                                                " is no multiple of 32");
@@ -109,7 +118,7 @@ Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelCon
 ExpertSource dummy_experts(const ModelConfig& config, int32_t layer, ExpertPart part) {
   ExpertSource out = shaped(config, part);
   const std::string own = prefix_of(layer) + own_name(part);
-  out.format = config.quantization.mxfp4 ? Format::kMXFP4 : Format::kBF16;
+  out.format = must_be_mxfp4(config, own) ? Format::kMXFP4 : Format::kBF16;
   out.values.name = own + ".weight";
   out.values.format = out.format;
   out.values.shape = {out.experts, out.rows, out.cols};

@@ -156,13 +156,17 @@ Expected<Quantization> parse_quantization(const nlohmann::json& object, const st
   return out;
 }
 
+bool is_exempt(const Quantization& quantization, const std::string& module) {
+  return std::any_of(quantization.ignored.begin(), quantization.ignored.end(),
+                     [&](const IgnoredModule& ignored) { return is_ignored(ignored, module); });
+}
+
 bool must_be_fp8(const Quantization& quantization, std::string_view name) {
   constexpr std::string_view kWeight = ".weight";
   if (!quantization.fp8 || !name.ends_with(kWeight)) return false;
   const std::string module(name.substr(0, name.size() - kWeight.size()));
   if (!module.ends_with("_proj") && !(quantization.with_head && module == "lm_head")) return false;
-  return std::none_of(quantization.ignored.begin(), quantization.ignored.end(),
-                      [&](const IgnoredModule& ignored) { return is_ignored(ignored, module); });
+  return !is_exempt(quantization, module);
 }
 
 int64_t scales_per_row(const Quantization& quantization, int64_t cols) {

@@ -30,7 +30,7 @@ struct IgnoredModule {
 // F8_E4M3 matrices whose value is stored value * scale; activations are not quantised here, whatever the file proposes.
 struct Quantization {
   bool fp8 = false;
-  bool mxfp4 = false;        // no 8-bit matrices; those of experts are MXFP4, all else keeps 16 bits
+  bool mxfp4 = false;        // no 8-bit matrices; those of experts are MXFP4 unless ignored, all else keeps 16 bits
   ScaleLayout layout = ScaleLayout::kTensor;
   std::string suffix;        // of the scales' tensor, after the matrix's name: "_scale" or "_scale_inv"
   bool with_head = false;    // lm_head is 8-bit too, unless ignored; else the checkpoint may choose
@@ -40,6 +40,9 @@ struct Quantization {
 // `object` is quantization_config: compressed-tensors (float-quantized), fp8 (Hugging Face and vLLM) or modelopt (FP8).
 // kUnsupported names what is not computed here; kDataLoss a value that is missing or no number or list.
 Expected<Quantization> parse_quantization(const nlohmann::json& object, const std::string& source);
+
+// Whether the scheme's list of exceptions names `module` or something that it is part of.
+bool is_exempt(const Quantization& quantization, const std::string& module);
 
 // Whether the scheme stores the model's tensor `name` as F8_E4M3: projections, and the head if it says so.
 bool must_be_fp8(const Quantization& quantization, std::string_view name);

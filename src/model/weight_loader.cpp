@@ -32,11 +32,9 @@ std::vector<std::byte> dummy_values(const TensorView& tensor, float mean, float 
   std::normal_distribution<float> normal(mean, deviation);
   std::vector<std::byte> bytes(tensor.bytes);
   if (tensor.format == Format::kMXFP4) {
-    constexpr float kDeviationOfCodes = 2.93f;
-    const int exponent = std::clamp(static_cast<int>(std::lround(std::log2(deviation / kDeviationOfCodes))), -100, 100);
     for (size_t at = 0; at < bytes.size(); at += 17) {
       const uint64_t codes[2] = {random(), random()};
-      bytes[at] = static_cast<std::byte>(127 + exponent);
+      bytes[at] = static_cast<std::byte>(mxfp4_scale_of(deviation));
       std::memcpy(bytes.data() + at + 1, codes, sizeof codes);
     }
     return bytes;
@@ -175,7 +173,8 @@ ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
   const size_t stride = (*bytes + 63) / 64 * 64;
   auto* memory = static_cast<std::byte*>(claim(stride * static_cast<size_t>(source->experts)));
   auto* bias = static_cast<float*>(claim(sizeof(float) * static_cast<size_t>(source->experts * source->rows)));
-  bytes_by_format_[format_traits(source->format).name] += stride * static_cast<size_t>(source->experts);
+  const std::string kind = std::string(format_traits(source->format).name) + " experts";
+  bytes_by_format_[kind] += stride * static_cast<size_t>(source->experts);
   bytes_by_format_["F32"] += sizeof(float) * static_cast<size_t>(source->experts * source->rows);
   for (int64_t expert = 0; expert < source->experts; ++expert) {
     jobs_.push_back({.tensor = shape, .packed = memory ? memory + stride * expert : nullptr, .bytes = shape.bytes,

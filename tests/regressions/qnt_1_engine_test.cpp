@@ -1,5 +1,5 @@
-// Case QNT-1 for 8-bit floats: a scale that is missing, misshapen or no number must end the load with its tensor's name; a
-// matrix that should be quantised and is not is an error, too. What loads is checked by the goldens fp8_*.
+// Case QNT-1 for 8-bit floats and MXFP4: a scale that is missing, misshapen or no number must end the load with its tensor's
+// name; a matrix that should be quantised and is not is an error, too. What loads is checked by the goldens fp8_* and gpt_oss.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +12,9 @@
 
 #include "support/checkpoint_writer.h"
 #include "support/engine_fixture.h"
+#include "support/step_driver.h"
+#include "weights/dequantize.h"
+#include "weights/mxfp4.h"
 
 namespace tailrace {
 namespace {
@@ -45,8 +48,7 @@ class Qnt1 : public testing::Test {
     std::string data;
   };
 
-  // Writes the checkpoint and makes an engine on it; the error's message, or "".
-  std::string load() {
+  EngineSetup write() const {
     json header;
     std::string data;
     for (const auto& [name, tensor] : tensors_) {
@@ -63,6 +65,11 @@ class Qnt1 : public testing::Test {
     setup.limits.max_rows = 1;
     setup.limits.context_length = 64;
     setup.limits.max_total_tokens = 64;
+    return setup;
+  }
+  // Writes the checkpoint and makes an engine on it; the error's message, or "".
+  std::string load() {
+    const EngineSetup setup = write();
     RequestQueue queue(4);
     EngineStatus status;
     auto host = EngineHost::create(setup, queue, status, nullptr);
@@ -75,6 +82,30 @@ class Qnt1 : public testing::Test {
     EXPECT_NE(message.find(words), std::string::npos) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos);
   }
+  std::vector<std::vector<float>> logits() {
+    StepDriver driver(write());
+    return driver.logits_in_chunks(random_prompt(1, 40), 8);
+  }
+  // Of an expert matrix in MXFP4: its values in bf16, which are exact, x from the left.
+  void spell_in_16_bits(const std::string& name) {
+    const Tensor blocks = tensors_.at(name + "_blocks"), scales = tensors_.at(name + "_scales");
+    const int64_t experts = blocks.shape[0], rows = blocks.shape[1], cols = blocks.shape[2] * 32;
+    std::string data(static_cast<size_t>(experts * rows * cols) * 2, '\0');
+    for (int64_t row = 0; row < experts * rows; ++row) {
+      std::vector<std::byte> joined(stored_row_bytes(Format::kMXFP4, cols));
+      std::vector<float> values(cols);
+      join_mxfp4_row(reinterpret_cast<const std::byte*>(blocks.data.data()) + row * cols / 2,
+                     reinterpret_cast<const std::byte*>(scales.data.data()) + row * cols / 32, cols, joined.data());
+      ASSERT_TRUE(dequantize_row(Format::kMXFP4, joined.data(), cols, values.data()).ok());
+      for (int64_t k = 0; k < cols; ++k) {
+        const int64_t at = (row / rows * cols + k) * rows + row % rows;
+        std::memcpy(data.data() + 2 * at, reinterpret_cast<const char*>(&values[k]) + 2, 2);
+      }
+    }
+    tensors_.erase(name + "_blocks");
+    tensors_.erase(name + "_scales");
+    tensors_[name] = {"BF16", {experts, cols, rows}, data};
+  }
   void put_float(const std::string& name, size_t index, float value) {
     std::memcpy(tensors_.at(name).data.data() + index * 4, &value, 4);
   }
@@ -86,7 +117,7 @@ class Qnt1 : public testing::Test {
 };
 
 TEST_F(Qnt1, each_scheme_loads) {
-  for (const char* golden : {"fp8_channel", "fp8_block", "fp8_tensor"}) {
+  for (const char* golden : {"fp8_channel", "fp8_block", "fp8_tensor", "gpt_oss"}) {
     open(golden);
     EXPECT_EQ(load(), "") << golden;
   }
@@ -143,6 +174,61 @@ TEST_F(Qnt1, stored_types_must_fit_the_configuration) {
   expect_refused("config.json", "quant_method 'fbgemm_fp8'");
 }
 
+const std::string kExperts = "model.layers.1.mlp.experts.";
+
+TEST_F(Qnt1, experts_in_mxfp4_and_their_values_in_bf16_are_one_model) {
+  open("gpt_oss");
+  const auto stored = logits();
+  for (const char* part : {"gate_up_proj", "down_proj"}) spell_in_16_bits(kExperts + part);
+  config_["quantization_config"]["modules_to_not_convert"].push_back("model.layers.1.mlp.experts");
+  EXPECT_EQ(logits(), stored);  // to the bit
+  tensors_[kExperts + "down_proj"].data[101] ^= 0x40;
+  EXPECT_NE(logits(), stored);
+}
+
+TEST_F(Qnt1, a_half_quantised_layer_ends_the_load) {
+  open("gpt_oss");
+  spell_in_16_bits(kExperts + "down_proj");
+  expect_refused(kExperts + "down_proj", "is BF16, though quantization_config does not exempt it");
+  config_["quantization_config"]["modules_to_not_convert"].push_back("model.layers.1.mlp.experts.down_proj");
+  EXPECT_EQ(load(), "");  // one matrix alone may be named
+}
+
+TEST_F(Qnt1, scales_of_mxfp4_that_are_missing_misshapen_or_no_number_end_the_load) {
+  open("gpt_oss");
+  tensors_.erase(kExperts + "gate_up_proj_scales");
+  expect_refused(kExperts + "gate_up_proj_scales", "missing");
+  open("gpt_oss");
+  tensors_[kExperts + "gate_up_proj_scales"].shape = {8, 2, 64};
+  expect_refused(kExperts + "gate_up_proj_scales", "[8, 2, 64] instead of [8, 64, 2]");
+  open("gpt_oss");
+  tensors_[kExperts + "gate_up_proj_scales"].data[200] = '\xff';  // expert 1, up row 18 of 32
+  expect_refused(kExperts + "gate_up_proj_scales", "the scale of a block of 32 values");
+  open("gpt_oss");  // a number where exponents belong
+  Tensor& scales = tensors_[kExperts + "down_proj_scales"];
+  scales.dtype = "BF16", scales.data += scales.data;
+  expect_refused(kExperts + "down_proj_scales", "is BF16 instead of U8");
+}
+
+TEST_F(Qnt1, blocks_of_mxfp4_that_are_missing_or_misshapen_end_the_load) {
+  open("gpt_oss");
+  tensors_.erase(kExperts + "down_proj_blocks");
+  expect_refused(kExperts + "down_proj_blocks", "missing");
+  open("gpt_oss");
+  tensors_[kExperts + "down_proj_blocks"].shape = {8, 64, 16};
+  expect_refused(kExperts + "down_proj_blocks", "[8, 64, 16] instead of [8, 64, 1, 16]");
+  open("gpt_oss");
+  tensors_.erase(kExperts + "gate_up_proj_bias");
+  expect_refused(kExperts + "gate_up_proj_bias", "missing");
+  open("gpt_oss");  // bytes where a matrix belongs
+  Tensor& query = tensors_["model.layers.1.self_attn.q_proj.weight"];
+  query.dtype = "U8", query.shape[1] *= 2;
+  expect_refused("model.layers.1.self_attn.q_proj.weight", "instead of");
+  open("gpt_oss");
+  config_["quantization_config"]["quant_method"] = "mxfp8";
+  expect_refused("config.json", "quant_method 'mxfp8'");
+}
+
 TEST_F(Qnt1, scales_of_activations_are_named_as_unused_with_the_reason) {
   open("fp8_tensor");
   EXPECT_EQ(load(), "");
@@ -153,7 +239,8 @@ TEST_F(Qnt1, scales_of_activations_are_named_as_unused_with_the_reason) {
 
 // Nothing but config.json: values and scales of a size that keeps logits finite and apart.
 TEST_F(Qnt1, dummy_weights_are_quantised_as_the_configuration_says) {
-  for (const char* golden : {"fp8_channel", "fp8_block"}) {
+  for (const char* golden : {"fp8_channel", "fp8_block", "gpt_oss"}) {
+    SCOPED_TRACE(golden);
     open(golden);
     ASSERT_EQ(load(), "");
     EngineSetup setup = test_setup(directory_.path());
@@ -161,7 +248,8 @@ TEST_F(Qnt1, dummy_weights_are_quantised_as_the_configuration_says) {
     setup.dummy_seed = 3;
     TestEngine engine(setup);
     ASSERT_TRUE(engine.ok());
-    EXPECT_GT(engine.host().report().bytes_by_format.at("F8_E4M3"), 200'000u);
+    const bool mxfp4 = std::string(golden) == "gpt_oss";
+    EXPECT_GT(engine.host().report().bytes_by_format.at(mxfp4 ? "MXFP4 experts" : "F8_E4M3"), mxfp4 ? 100'000u : 200'000u);
     const auto answers = engine.run({greedy_request(random_prompt(1, 20), 8), greedy_request(random_prompt(2, 20), 8)});
     ASSERT_EQ(answers[0].ids.size(), 8u);
     EXPECT_NE(answers[0].ids, answers[1].ids);
