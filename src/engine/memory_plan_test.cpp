@@ -46,8 +46,8 @@ Model two_groups() {
 EngineLimits small_limits() { return {.max_rows = 4, .chunk_size = 256, .max_total_tokens = 8192}; }
 
 // Of a model with dummy weights, described only: nothing is claimed.
-Expected<Model> describe_gpt_oss(const Backend& backend, size_t* bytes) {
-  const std::string folder = TAILRACE_SOURCE_DIR "/configs/gpt-oss-20b";
+Expected<Model> describe_gpt_oss(const char* size, const Backend& backend, size_t* bytes) {
+  const std::string folder = std::string(TAILRACE_SOURCE_DIR "/configs/gpt-oss-") + size;
   const auto checkpoint = Checkpoint::open_config(folder);
   if (!checkpoint) return fail(checkpoint.error());
   const auto config = load_model_config(**checkpoint);
@@ -58,20 +58,28 @@ Expected<Model> describe_gpt_oss(const Backend& backend, size_t* bytes) {
   return model;
 }
 
-TEST(GptOss, the_bundled_configuration_has_the_published_shape) {
-  size_t bytes = 0;
-  const auto model = describe_gpt_oss(NoBackend(), &bytes);
-  ASSERT_TRUE(model.has_value()) << model.error().message();
-  EXPECT_NEAR(static_cast<double>(bytes), 13.79e9, 0.03e9);  // as published (13.76 GB), biases and norms in fp32
-  ASSERT_EQ(model->groups.size(), 2u);
-  EXPECT_EQ(model->groups[1].window, 128);
-  EXPECT_EQ(model->groups[1].num_layers, 12);
-  EXPECT_EQ(model->blocks.size(), 1 + 24 * 4 + 1u);
+TEST(GptOss, the_bundled_configurations_have_the_published_shapes) {
+  struct Size {
+    const char* name;
+    double bytes;  // of the published checkpoint; here biases and norms are in fp32
+    size_t layers;
+  };
+  for (const Size& size : {Size{"20b", 13.76e9, 24}, Size{"120b", 65.25e9, 36}}) {
+    SCOPED_TRACE(size.name);
+    size_t bytes = 0;
+    const auto model = describe_gpt_oss(size.name, NoBackend(), &bytes);
+    ASSERT_TRUE(model.has_value()) << model.error().message();
+    EXPECT_NEAR(static_cast<double>(bytes) / size.bytes, 1, 0.005);
+    ASSERT_EQ(model->groups.size(), 2u);
+    EXPECT_EQ(model->groups[1].window, 128);
+    EXPECT_EQ(model->groups[1].num_layers, static_cast<int32_t>(size.layers) / 2);
+    EXPECT_EQ(model->blocks.size(), 1 + size.layers * 4 + 1);
+  }
 }
 
 TEST(GptOss, a_backend_without_experts_refuses_the_model_before_it_loads) {
   size_t bytes = 0;
-  const auto model = describe_gpt_oss(NoExperts(), &bytes);
+  const auto model = describe_gpt_oss("20b", NoExperts(), &bytes);
   ASSERT_FALSE(model.has_value());
   EXPECT_EQ(model.error().code(), StatusCode::kUnsupported);
   EXPECT_EQ(model.error().message(), "the none backend does not compute mixtures of experts; use --device cpu");
