@@ -1,4 +1,5 @@
-// Contract 4: the same answer on every path, on random checkpoints of four architectures. The reference is each request
+// Contract 4: the same answer on every path, on random checkpoints of four architectures, gpt-oss with experts in bf16 and in
+// MXFP4. The reference is each request
 // alone, in one chunk, without cache and overlap.
 #include "ids/same_answer.h"
 
@@ -20,7 +21,7 @@ class Subject {
   explicit Subject(const std::string& name) {
     nlohmann::json config = name == "gemma3" ? tiny_gemma3_config() : tiny_llama_config();
     if (name == "qwen3") config = tiny_qwen3_config();
-    if (name == "gpt_oss") config = tiny_gpt_oss_config();
+    if (name.starts_with("gpt_oss")) config = tiny_gpt_oss_config(name == "gpt_oss_mxfp4");
     write_random_checkpoint(dir_.path(), config, 11);
     TestEngine engine(reference_setup());
     plain_answers = run_alone(engine, plain);
@@ -105,7 +106,7 @@ TEST_P(SameAnswer, sampled_alone_and_among_others) {
 }
 
 TEST_P(SameAnswer, chunked_while_others_decode) {
-  for (int32_t chunk : {1, 7, 16, 64, 4096}) {
+  for (int32_t chunk : {1, 7, 16, 23, 24, 25, 64, 4096}) {
     SCOPED_TRACE("chunk " + std::to_string(chunk));
     EngineSetup setup = subject().setup();
     setup.limits.chunk_size = chunk;
@@ -161,6 +162,34 @@ TEST_P(SameAnswer, cached) {
   EXPECT_GT(engine.status().cached_tokens, 0u);
 }
 
+// Prompts that share a prefix of each length around blocks and windows (24 and 32 keys) with one that ran before.
+TEST_P(SameAnswer, cached_at_each_boundary_length) {
+  const std::vector<int32_t> shared = {15, 16, 17, 23, 24, 25, 31, 32, 33, 39, 40, 41, 47, 48, 49, 63, 64, 65, 96};
+  std::vector<Request> requests;
+  for (const int32_t length : shared) {
+    std::vector<TokenId> ids = random_prompt(600 + length, length);
+    const std::vector<TokenId> rest = random_prompt(900 + length, 9);
+    ids.insert(ids.end(), rest.begin(), rest.end());
+    requests.push_back(greedy_request(ids, 8));
+  }
+  TestEngine alone(subject().reference_setup());
+  const std::vector<Answer> reference = run_alone(alone, requests);
+  TestEngine engine(subject().setup());
+  expect_same(requests, reference, [&](const std::vector<Request>& asked) {
+    std::vector<Answer> answers;
+    for (size_t i = 0; i < asked.size(); ++i) {
+      engine.flush_cache();
+      const auto& ids = asked[i].prompt_ids;
+      engine.wait(*engine.submit(greedy_request({ids.begin(), ids.begin() + shared[i]}, 1)));
+      engine.wait_idle();
+      const uint64_t before = engine.status().cached_tokens;
+      answers.push_back(engine.wait(*engine.submit(asked[i])));
+      EXPECT_EQ(engine.status().cached_tokens - before, static_cast<uint64_t>(shared[i] / 16 * 16)) << shared[i];
+    }
+    return answers;
+  });
+}
+
 TEST_P(SameAnswer, preempted_and_resumed) {
   Subject& s = subject();
   std::vector<Request> requests;
@@ -186,7 +215,7 @@ TEST_P(SameAnswer, on_streams_with_random_delays) {
   expect_same(subject().varied, subject().varied_answers, all_at_once(engine));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, SameAnswer, ::testing::Values("llama", "qwen3", "gemma3", "gpt_oss"),
+INSTANTIATE_TEST_SUITE_P(Models, SameAnswer, ::testing::Values("llama", "qwen3", "gemma3", "gpt_oss", "gpt_oss_mxfp4"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

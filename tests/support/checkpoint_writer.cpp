@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "model/model_tensors.h"
+#include "weights/mxfp4.h"
 
 namespace tailrace {
 namespace {
@@ -48,7 +49,21 @@ nlohmann::json tiny_config() {
           {"eos_token_id", 1},        {"bos_token_id", nullptr}};
 }
 
-// In the spelling of 16 bits: x from the left, rows of gate and up in turn.
+// All codes alike, scales within a factor of two of what gives `deviation`.
+void add_random_mxfp4(const std::string& name, const std::vector<int64_t>& shape, double deviation,
+                      std::mt19937_64& random, CheckpointWriter* writer) {
+  const int64_t blocks = shape[0] * shape[1] * shape[2] / 32;
+  std::string codes, scales;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const uint64_t bits[2] = {random(), random()};
+    codes.append(reinterpret_cast<const char*>(bits), sizeof bits);
+    scales += static_cast<char>(mxfp4_scale_of(static_cast<float>(deviation)) + random() % 2);
+  }
+  writer->add_bytes(name + "_blocks", {shape[0], shape[1], shape[2] / 32, 16}, codes);
+  writer->add_bytes(name + "_scales", {shape[0], shape[1], shape[2] / 32}, scales);
+}
+
+// Matrices [experts, rows, cols], rows of gate and up in turn; in 16 bits x is on their left.
 void add_random_experts(const ModelConfig& config, std::mt19937_64& random, CheckpointWriter* writer) {
   std::normal_distribution<double> normal;
   const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, double deviation) {
@@ -61,9 +76,15 @@ void add_random_experts(const ModelConfig& config, std::mt19937_64& random, Chec
   const int64_t experts = config.experts, hidden = config.hidden, rows = config.intermediate;
   for (int32_t layer = 0; experts > 0 && layer < config.layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
-    add(prefix + "gate_up_proj", {experts, hidden, 2 * rows}, 1.5 / std::sqrt(hidden));
+    const double gate_up = 1.5 / std::sqrt(hidden), down = 1 / std::sqrt(rows);
+    if (config.quantization.mxfp4) {
+      add_random_mxfp4(prefix + "gate_up_proj", {experts, 2 * rows, hidden}, gate_up, random, writer);
+      add_random_mxfp4(prefix + "down_proj", {experts, hidden, rows}, down, random, writer);
+    } else {
+      add(prefix + "gate_up_proj", {experts, hidden, 2 * rows}, gate_up);
+      add(prefix + "down_proj", {experts, rows, hidden}, down);
+    }
     add(prefix + "gate_up_proj_bias", {experts, 2 * rows}, 0.3);
-    add(prefix + "down_proj", {experts, rows, hidden}, 1 / std::sqrt(rows));
     add(prefix + "down_proj_bias", {experts, hidden}, 0.3);
   }
 }
@@ -85,6 +106,11 @@ void CheckpointWriter::add(const std::string& name, const std::vector<int64_t>& 
     }
   }
   header_[name] = {{"dtype", bf16_ ? "BF16" : "F32"}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
+}
+
+void CheckpointWriter::add_bytes(const std::string& name, const std::vector<int64_t>& shape, const std::string& bytes) {
+  header_[name] = {{"dtype", "U8"}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
+  data_ += bytes;
 }
 
 void CheckpointWriter::write(const std::string& path, const nlohmann::json& config) const {
@@ -115,12 +141,13 @@ nlohmann::json tiny_llama_config() {
   return config;
 }
 
-nlohmann::json tiny_gpt_oss_config() {
+nlohmann::json tiny_gpt_oss_config(bool mxfp4) {
   nlohmann::json config = tiny_config();
   config.update({{"architectures", {"GptOssForCausalLM"}}, {"model_type", "gpt_oss"}, {"num_hidden_layers", 4},
                  {"sliding_window", 24}, {"num_local_experts", 8}, {"num_experts_per_tok", 2}, {"swiglu_limit", 1.5},
                  {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}, {"truncate", false},
                                    {"original_max_position_embeddings", 512}}}});
+  if (mxfp4) config["quantization_config"] = {{"quant_method", "mxfp4"}};
   return config;
 }
 
