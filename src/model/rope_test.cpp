@@ -1,6 +1,7 @@
 // Expected values are transformers 5.24's ROPE_INIT_FUNCTIONS (float32), or a public report's where they say so.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/model_config.h"
@@ -87,6 +88,24 @@ TEST(Rope, yarn_truncated) {
                                   {16, 0.000580947497},
                                   {17, 0.000227947836},
                                   {31, 3.0235114e-07}});
+}
+
+// All 32 indices of gpt-oss by the formula of the YaRN paper in float64, "by parts": full turns within the original context
+// decide between the plain frequency and the one divided by the factor.
+TEST(Rope, yarn_equals_its_formula_in_float64) {
+  for (const bool truncate : {false, true}) {
+    const std::vector<float> got = rope_inv_freq(yarn(truncate));
+    const auto index_of_turns = [](double turns) {
+      return 64 * std::log(4096 / (turns * 2 * M_PI)) / (2 * std::log(150000.0));
+    };
+    const double low = truncate ? std::floor(index_of_turns(32)) : index_of_turns(32);
+    const double high = truncate ? std::ceil(index_of_turns(1)) : index_of_turns(1);
+    for (int i = 0; i < 32; ++i) {
+      const double plain = std::pow(150000.0, -2.0 * i / 64), ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
+      const double expected = plain * (1 - ramp) + plain / 32 * ramp;
+      EXPECT_NEAR(got[i] / expected, 1, 6e-8) << "index " << i << ", truncate " << truncate;  // one rounding to fp32
+    }
+  }
 }
 
 TEST(Rope, yarn_attention_factor) {

@@ -12,11 +12,15 @@ StepDriver::StepDriver(const EngineSetup& setup) {
   if (!host) return;
   host_ = std::move(*host);
   len_.assign(host_->report().memory.step.max_rows, 0);
+  fresh_.assign(len_.size(), true);
   request_->sampling.temperature = 0;
   step_ = 1000;  // behind whatever was run to measure
 }
 
-void StepDriver::restart(int slot) { len_[slot] = 0; }
+void StepDriver::restart(int slot, int32_t at) {
+  len_[slot] = at;
+  fresh_[slot] = true;
+}
 
 void StepDriver::add(int slot, const std::vector<TokenId>& tokens, bool decode) {
   const MemoryPlan& memory = host_->report().memory;
@@ -25,7 +29,8 @@ void StepDriver::add(int slot, const std::vector<TokenId>& tokens, bool decode) 
   plan_.rows.push_back({.slot = slot, .computed_len = len_[slot], .q_len = q_len, .samples = true});
   plan_.num_tokens += q_len;
   plan_.num_decode_rows += decode;
-  if (len_[slot] == 0) plan_.starts.push_back({slot, request_});
+  if (fresh_[slot]) plan_.starts.push_back({slot, request_});
+  fresh_[slot] = false;
   plan_.log_patches.push_back({slot, len_[slot], tokens});
   const int32_t first = len_[slot] / block_size;
   const int32_t last = (len_[slot] + q_len - 1) / block_size;

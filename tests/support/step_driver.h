@@ -18,8 +18,9 @@ class StepDriver {
   int64_t vocab() const { return host_->report().config.vocab; }
   const ModelConfig& config() const { return host_->report().config; }
 
-  // Starts row `slot` over with an empty context.
-  void restart(int slot);
+  // Starts row `slot` over with an empty context; or at position `at`, as if so many tokens had gone before, whose keys and
+  // values are whatever is there.
+  void restart(int slot, int32_t at = 0);
   // Adds rows to the pending step: all decode rows (one token) before the first extend row. The row's last token samples.
   void decode(int slot, TokenId token);
   void extend(int slot, const std::vector<TokenId>& tokens);
@@ -38,6 +39,7 @@ class StepDriver {
   std::unique_ptr<EngineHost> host_;
   std::shared_ptr<Request> request_ = std::make_shared<Request>();
   std::vector<int32_t> len_;
+  std::vector<bool> fresh_;  // restarted and not run since
   StepPlan plan_;
   uint64_t step_ = 0;
 };
