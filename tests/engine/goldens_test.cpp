@@ -29,9 +29,11 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
                          // the worst mean is 0.0131, two rows of fp8_block in a mixed step; of all others 0.0092.
                          {"cuda", "", 0.1, 0.015}};
 
-// The CPU backend multiplies MXFP4 with activations in int8: 0.19 and 0.016 of the spread, 0.027 on two rows alone.
-// Where the choice of an expert is close, another one is a step in the function, whatever the precision.
-constexpr Way kInt8{"cpu", "", 0.3, 0.04};
+// The CPU backend multiplies MXFP4, as every format of blocks, with activations in int8 (32 to a scale): half a percent of
+// a block's root mean square in each product. All of the difference is that: with experts in bf16 the same backend is within
+// 0.0001, and so is the reference on MXFP4. 30 of 32 rows are off by 0.085 at worst and 0.021 in the mean. In the others
+// (0.19 and 0.05) the rounding chose another expert: the second and third logits of the router are 0.03 apart there.
+constexpr Way kInt8{"cpu", "", 0.09, 0.022}, kInt8OtherExpert{"cpu", "", 0.2, 0.055};
 
 double spread(const std::vector<float>& values) {
   double sum = 0, squares = 0;
@@ -43,13 +45,18 @@ double spread(const std::vector<float>& values) {
 struct Error {
   double max = 0, sum = 0;
   int64_t count = 0;
+  std::vector<std::pair<double, double>> rows;  // largest and mean of each
   void add(const float* expected, const std::vector<float>& got, double unit) {
+    double row_max = 0, row_sum = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       const double error = std::abs(double{got[i]} - expected[i]) / unit;
-      max = std::isfinite(error) ? std::max(max, error) : 1e9;
-      sum += error;
-      ++count;
+      row_max = std::isfinite(error) ? std::max(row_max, error) : 1e9;
+      row_sum += error;
     }
+    rows.emplace_back(row_max, row_sum / static_cast<double>(got.size()));
+    max = std::max(max, row_max);
+    sum += row_sum;
+    count += static_cast<int64_t>(got.size());
   }
 };
 
@@ -86,10 +93,15 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   static bool int8() {
     return std::string(way().backend) == "cpu" && is_moe() && std::string(std::get<0>(GetParam())) != "gpt_oss_bf16";
   }
-  static const Way& tolerance() { return int8() ? kInt8 : way(); }
+  static const Way& tolerance() { return int8() ? kInt8OtherExpert : way(); }
   void expect_close(const Error& error) {
+    if (int8()) {
+      const auto chose_another = [](const auto& row) { return row.first > kInt8.max_error || row.second > kInt8.mean_error; };
+      EXPECT_LE(std::count_if(error.rows.begin(), error.rows.end(), chose_another),
+                1 + static_cast<int64_t>(error.rows.size()) / 20);
+    }
     EXPECT_LE(error.max, tolerance().max_error);
-    EXPECT_LE(error.sum / static_cast<double>(error.count), tolerance().mean_error);
+    EXPECT_LE(error.sum / static_cast<double>(error.count), int8() ? 0.03 : way().mean_error);
     std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.sum / static_cast<double>(error.count));
   }
 
