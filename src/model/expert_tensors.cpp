@@ -93,8 +93,9 @@ Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelCon
     const int64_t stored_rows = out.rows * out.row_step;
     const bool has_blocks = finder.has(joint + "_blocks");
     if (!has_blocks && finder.has(joint) && must_be_mxfp4(config, joint)) {
-      return fail(StatusCode::kDataLoss, "tensor " + joint + " is " + format_traits(checkpoint.find(joint)->format).name +
-                                             ", though quantization_config does not exempt it");
+      const char* format = format_traits(checkpoint.find(joint)->format).name;
+      return fail(StatusCode::kDataLoss,
+                  "tensor " + joint + " is " + format + ", though quantization_config does not exempt it");
     }
     if (has_blocks || must_be_mxfp4(config, joint)) {
       if (out.cols % 32 != 0) {

@@ -90,8 +90,8 @@ TEST(Rope, yarn_truncated) {
                                   {31, 3.0235114e-07}});
 }
 
-// All 32 indices of gpt-oss by the formula of the YaRN paper in float64, "by parts": full turns within the original context
-// decide between the plain frequency and the one divided by the factor.
+// All 32 indices of gpt-oss by the formula of the YaRN paper in float64, "by parts": full turns within the original
+// context decide between the plain frequency and the one divided by the factor.
 TEST(Rope, yarn_equals_its_formula_in_float64) {
   for (const bool truncate : {false, true}) {
     const std::vector<float> got = rope_inv_freq(yarn(truncate));

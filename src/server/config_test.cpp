@@ -136,8 +136,8 @@ TEST(Config, bad_values_name_the_flag) {
   EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--moe-strategy", "offload"}),
                        "--moe-strategy: 'offload' is not supported (fused)"));
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--debug-staging", "fast"}, {"--kv-splits", "0"},
-           {"--kv-splits", "many"}, {"--moe-strategy", "offload"}, {"--moe-strategy", ""},
+           {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--debug-staging", "fast"},
+           {"--kv-splits", "0"}, {"--kv-splits", "many"}, {"--moe-strategy", "offload"}, {"--moe-strategy", ""},
            {"--mem-fraction-static", "1.5"}, {"--mem-fraction-static", "nan"}, {"--max-running-requests", "0"},
            {"--context-length", "-5"}, {"--threads", "0"}, {"--request-timeout", "-1"}, {"--request-timeout", "nan"},
            {"--shutdown-timeout", "inf"}, {"--health-timeout", "5s"}, {"--port"}}) {

@@ -1,5 +1,5 @@
-// Contract 4: the same answer on every path, on random checkpoints of four architectures, gpt-oss with experts in bf16 and in
-// MXFP4. The reference is each request
+// Contract 4: the same answer on every path, on random checkpoints of four architectures, gpt-oss with experts in bf16
+// and in MXFP4. The reference is each request
 // alone, in one chunk, without cache and overlap.
 #include "ids/same_answer.h"
 

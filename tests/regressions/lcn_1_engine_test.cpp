@@ -1,6 +1,6 @@
-// LCN-1. Window: W keys count the query itself, in one prefill, in chunks and step by step. With one layer, the logits at p
-// do not change when token p - W changes and do when token p - W + 1 changes. YaRN: its numbers are rope_test's; here, that
-// logits see each key of config.json, and that positions far out turn keys and queries by their difference alone.
+// LCN-1. Window: W keys count the query itself, in one prefill, in chunks and step by step. With one layer, the logits
+// at p do not change when token p - W changes and do when token p - W + 1 changes. YaRN: its numbers are rope_test's;
+// here, that logits see each key of config.json, and that positions far out turn keys and queries by their difference.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Case QNT-1 for 8-bit floats and MXFP4: a scale that is missing, misshapen or no number must end the load with its tensor's
-// name; a matrix that should be quantised and is not is an error, too. What loads is checked by the goldens fp8_* and gpt_oss.
+// Case QNT-1 for 8-bit floats and MXFP4: a scale that is missing, misshapen or no number must end the load with its
+// tensor's name; a matrix that should be quantised and is not is an error, too. What loads is checked by the goldens
+// fp8_* and gpt_oss.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -249,7 +250,8 @@ TEST_F(Qnt1, dummy_weights_are_quantised_as_the_configuration_says) {
     TestEngine engine(setup);
     ASSERT_TRUE(engine.ok());
     const bool mxfp4 = std::string(golden) == "gpt_oss";
-    EXPECT_GT(engine.host().report().bytes_by_format.at(mxfp4 ? "MXFP4 experts" : "F8_E4M3"), mxfp4 ? 100'000u : 200'000u);
+    const size_t bytes = engine.host().report().bytes_by_format.at(mxfp4 ? "MXFP4 experts" : "F8_E4M3");
+    EXPECT_GT(bytes, mxfp4 ? 100'000u : 200'000u);
     const auto answers = engine.run({greedy_request(random_prompt(1, 20), 8), greedy_request(random_prompt(2, 20), 8)});
     ASSERT_EQ(answers[0].ids.size(), 8u);
     EXPECT_NE(answers[0].ids, answers[1].ids);

@@ -18,8 +18,8 @@ class StepDriver {
   int64_t vocab() const { return host_->report().config.vocab; }
   const ModelConfig& config() const { return host_->report().config; }
 
-  // Starts row `slot` over with an empty context; or at position `at`, as if so many tokens had gone before, whose keys and
-  // values are whatever is there.
+  // Starts row `slot` over with an empty context; or at position `at`, as if so many tokens had gone before, whose keys
+  // and values are whatever is there.
   void restart(int slot, int32_t at = 0);
   // Adds rows to the pending step: all decode rows (one token) before the first extend row. The row's last token samples.
   void decode(int slot, TokenId token);
