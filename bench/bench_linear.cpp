@@ -233,6 +233,8 @@ void bench_threads(int threads) {
   }
   for (int64_t m : {1, 2, 4, 8, 16, 32, 512}) bench_demo_step(pool, m, gbps);
   bench_prepare(pool);
+  for (int64_t m : {1, 2, 8, 16, 32, 64, 128}) bench_shape(pool, Format::kMXFP4, 2880, 2880, m, gbps, tops);  // gpt-oss
+  for (int64_t m : {1, 64}) bench_shape(pool, Format::kBF16, 4096, 2880, m, gbps, tops);
   for (int64_t m : {1, 256}) {
     for (int f = 0; f < kNumFormats; ++f) bench_shape(pool, static_cast<Format>(f), 2048, 2048, m, gbps, tops);
   }

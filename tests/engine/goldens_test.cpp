@@ -32,8 +32,8 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
 // The CPU backend multiplies MXFP4, as every format of blocks, with activations in int8 (32 to a scale): half a percent
 // of a block's root mean square in each product, the same in extend and decode. All of the difference is that: with
 // experts in bf16 the same backend is within 0.0001, and so is the reference on MXFP4. 30 of 32 rows are off by 0.085
-// at worst and 0.021 in the mean. In the others (0.19 and 0.05) a token chose another expert: the second and third logits
-// of its router, or of one that it attends to, are within the rounding (0.03 apart).
+// at worst and 0.021 in the mean. In the others (0.19 and 0.05) a token chose another expert: the second and third
+// logits of its router, or of one that it attends to, are within the rounding (0.03 apart).
 constexpr Way kInt8{"cpu", "", 0.09, 0.022}, kInt8OtherExpert{"cpu", "", 0.2, 0.055};
 
 double spread(const std::vector<float>& values) {
