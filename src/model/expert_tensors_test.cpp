@@ -7,8 +7,11 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "model/model_tensors.h"
 #include "weights/dequantize.h"
+#include "weights/tensor_names.h"
 
 namespace tailrace {
 namespace {
@@ -142,6 +145,48 @@ TEST_F(ExpertTensors, blocks_without_scales_or_of_another_type) {
   EXPECT_EQ(error(ExpertPart::kGate, false), "missing tensors: " + kPrefix + "gate_up_proj_scales");
   add_bf16("gate_up_proj_scales", {kExperts, 2 * kRows, 1});
   EXPECT_EQ(error(ExpertPart::kGate), "tensor " + kPrefix + "gate_up_proj_scales is BF16 instead of U8");
+}
+
+// The names of openai/gpt-oss-20b (safetensors, 459 tensors) and of llama.cpp's conversion of it (GGUF, as many), as
+// public listings have them: each is one that the loader asks for, and none is left to ask for.
+TEST(GptOssNames, published_files_name_every_tensor) {
+  const Expected<ModelConfig> config = parse_hf_config(
+      nlohmann::json::parse(std::ifstream(TAILRACE_SOURCE_DIR "/configs/gpt-oss-20b/config.json")), "config.json");
+  ASSERT_TRUE(config.has_value()) << config.error().message();
+  std::set<std::string> asked_hf, asked_gguf, hf, gguf;
+  for (const ModelTensor& tensor : model_tensors(*config)) asked_hf.insert(tensor.name), asked_gguf.insert(tensor.name);
+  hf = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"};
+  for (const char* name : {"token_embd.weight", "output_norm.weight", "output.weight"}) {
+    gguf.insert(canonical_gguf_name(name, "gpt-oss"));
+  }
+  for (int layer = 0; layer < 24; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".", experts = prefix + "mlp.experts.";
+    for (const char* part : {"gate_up_proj_blocks", "gate_up_proj_scales", "gate_up_proj_bias", "down_proj_blocks",
+                             "down_proj_scales", "down_proj_bias"}) {
+      asked_hf.insert(experts + part), hf.insert(canonical_hf_name(experts + part));
+    }
+    for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
+      for (const char* kind : {".weight", ".bias"}) asked_gguf.insert(experts + part + kind);
+    }
+    for (const char* name : {"input_layernorm.weight", "post_attention_layernorm.weight", "self_attn.sinks",
+                             "self_attn.q_proj.weight", "self_attn.q_proj.bias", "self_attn.k_proj.weight",
+                             "self_attn.k_proj.bias", "self_attn.v_proj.weight", "self_attn.v_proj.bias",
+                             "self_attn.o_proj.weight", "self_attn.o_proj.bias", "mlp.router.weight",
+                             "mlp.router.bias"}) {
+      hf.insert(canonical_hf_name(prefix + name));
+    }
+    for (const char* name :
+         {"attn_norm.weight", "post_attention_norm.weight", "attn_sinks.weight", "attn_q.weight", "attn_q.bias",
+          "attn_k.weight", "attn_k.bias", "attn_v.weight", "attn_v.bias", "attn_output.weight", "attn_output.bias",
+          "ffn_gate_inp.weight", "ffn_gate_inp.bias", "ffn_gate_exps.weight", "ffn_gate_exps.bias",
+          "ffn_up_exps.weight", "ffn_up_exps.bias", "ffn_down_exps.weight", "ffn_down_exps.bias"}) {
+      gguf.insert(canonical_gguf_name("blk." + std::to_string(layer) + "." + name, "gpt-oss"));
+    }
+  }
+  EXPECT_EQ(hf, asked_hf);
+  EXPECT_EQ(gguf, asked_gguf);
+  EXPECT_EQ(hf.size(), 459u);
+  EXPECT_EQ(gguf.size(), 459u);
 }
 
 }  // namespace

@@ -134,7 +134,7 @@ TEST(Config, another_word_and_a_choices_number_are_answered_with_the_words) {
 TEST(Config, bad_values_name_the_flag) {
   Paths paths;
   EXPECT_TRUE(mentions(parse_error({"--model", paths.model, "--moe-strategy", "offload"}),
-                       "--moe-strategy: 'offload' is not supported (fused)"));
+                       "--moe-strategy: must be fused, not offload"));
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"--port", "70000"}, {"--port", "x"}, {"--mixed", "maybe"}, {"--debug-staging", "fast"},
            {"--kv-splits", "0"}, {"--kv-splits", "many"}, {"--moe-strategy", "offload"}, {"--moe-strategy", ""},
