@@ -108,7 +108,8 @@ struct EngineStatus {
   std::atomic<uint64_t> mixed_floor_steps{0};       // those whose smallest chunk alone exceeds it: every second at most
 
   // Contract 6: device idle time between steps by cause, microseconds.
-  std::atomic<uint64_t> idle_host_late_us{0}, idle_metadata_us{0}, idle_no_work_us{0}, idle_result_wait_us{0};
+  std::atomic<uint64_t> idle_host_late_us{0}, idle_metadata_us{0}, idle_no_work_us{0}, idle_result_wait_us{0},
+      idle_launch_us{0};
 };
 
 }  // namespace tailrace

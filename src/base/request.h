@@ -85,7 +85,7 @@ class TokenStream {
   RequestTimes times;
   std::atomic<int32_t> cached_len{0};      // prompt tokens served from the prefix cache, at most prompt_len - 1
   std::atomic<int32_t> num_preemptions{0};
-  std::atomic<int64_t> gpu_idle_us{0};     // device idle time between the steps this request took part in
+  std::atomic<int64_t> gpu_idle_ns{0};     // device idle time between the steps this request took part in
 
  private:
   std::mutex mutex_;

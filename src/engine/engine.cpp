@@ -227,7 +227,8 @@ void Engine::measure(Inflight& inflight) {
                                   .begun_ns = begun_ns,
                                   .done_ns = done_ns,
                                   .had_work = inflight.had_work,
-                                  .waited_for_result = inflight.waited_for_result});
+                                  .waited_for_result = inflight.waited_for_result,
+                                  .has_slab = inflight.record.has_slab});
   inflight.record.begun_ns = begun_ns;
   inflight.record.done_ns = done_ns;
   inflight.record.gap = gap;
@@ -243,10 +244,11 @@ void Engine::count_idle(const Inflight& inflight, const IdleGap& gap) {
     case IdleCause::kResultWait: status_.idle_result_wait_us = total_us; break;
     case IdleCause::kHostLate: status_.idle_host_late_us = total_us; break;
     case IdleCause::kMetadata: status_.idle_metadata_us = total_us; break;
+    case IdleCause::kLaunch: status_.idle_launch_us = total_us; break;
   }
   if (gap.cause == IdleCause::kNoWork) return;  // before these requests came
   for (uint64_t id : inflight.request_ids) {
-    if (auto it = open_.find(id); it != open_.end()) it->second->stream->gpu_idle_us += gap.ns / 1000;
+    if (auto it = open_.find(id); it != open_.end()) it->second->stream->gpu_idle_ns += gap.ns;
   }
 }
 

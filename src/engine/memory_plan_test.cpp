@@ -202,6 +202,8 @@ TEST(StepTrace, gaps_are_split_by_cause) {
   EXPECT_EQ(gap.cause, IdleCause::kNoWork);
   gap = trace.add({.launched_ns = 2'150'000, .begun_ns = 2'151'000, .done_ns = 2'200'000, .waited_for_result = true});
   EXPECT_EQ(gap.cause, IdleCause::kResultWait);
+  gap = trace.add({.launched_ns = 2'100'000, .begun_ns = 2'201'000, .done_ns = 2'300'000, .has_slab = false});
+  EXPECT_EQ(gap.cause, IdleCause::kLaunch);
 }
 
 }  // namespace

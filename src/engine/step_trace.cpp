@@ -13,7 +13,7 @@ IdleGap StepTrace::add(const StepTimes& step) {
     } else if (step.launched_ns > last_done_ns_) {
       gap.cause = IdleCause::kHostLate;
     } else {
-      gap.cause = IdleCause::kMetadata;
+      gap.cause = step.has_slab ? IdleCause::kMetadata : IdleCause::kLaunch;
     }
   }
   last_done_ns_ = step.done_ns;

@@ -9,12 +9,13 @@ enum class IdleCause {
   kNoWork,      // nothing was waiting or running
   kResultWait,  // the next step could not be planned before the last one's results
   kHostLate,    // the next step was launched after the device had run dry
-  kMetadata,    // launched in time, but its slab arrived late
+  kMetadata,    // launched in time with a slab, which may have arrived late
+  kLaunch,      // launched in time and nothing had to arrive: the device's own time between two launches
 };
 
-inline constexpr int kNumIdleCauses = 4;
+inline constexpr int kNumIdleCauses = 5;
 inline const char* idle_cause_name(IdleCause cause) {
-  static constexpr const char* kNames[kNumIdleCauses] = {"no_work", "result_wait", "host_late", "metadata"};
+  static constexpr const char* kNames[kNumIdleCauses] = {"no_work", "result_wait", "host_late", "metadata", "launch"};
   return kNames[static_cast<int>(cause)];
 }
 
@@ -30,6 +31,7 @@ struct StepTimes {
   int64_t done_ns = 0;
   bool had_work = true;         // work existed when the previous step ended
   bool waited_for_result = false;
+  bool has_slab = true;         // metadata was sent for it
 };
 
 class StepTrace {

@@ -188,7 +188,7 @@ AnswerTimings Generation::timings() const {
     earliest(out.first_token_ns, stream.times.first_token_ns.load());
     const int64_t finished = stream.times.finished_ns.load();
     out.finished_ns = std::max(out.finished_ns, finished > 0 ? finished : choice.last_token_ns);
-    out.gpu_idle_us += stream.gpu_idle_us.load();
+    out.gpu_idle_us += stream.gpu_idle_ns.load() / 1000;
     out.preemptions += stream.num_preemptions.load();
   }
   return out;

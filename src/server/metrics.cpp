@@ -60,6 +60,7 @@ class EngineFamilies {
     counter("mixed_floor_steps", "Mixed steps whose smallest chunk alone exceeds the bound.", engine_.mixed_floor_steps);
     family("device_idle_seconds_total", "Contract 6: device idle between steps, by cause.", MetricType::Counter);
     labelled("cause", "host_late", engine_.idle_host_late_us.load() * 1e-6);
+    labelled("cause", "launch", engine_.idle_launch_us.load() * 1e-6);
     labelled("cause", "metadata", engine_.idle_metadata_us.load() * 1e-6);
     labelled("cause", "no_work", engine_.idle_no_work_us.load() * 1e-6);
     labelled("cause", "result_wait", engine_.idle_result_wait_us.load() * 1e-6);
