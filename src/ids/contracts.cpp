@@ -102,9 +102,11 @@ Expected<PhaseCounts> decode_phase(EngineClient& client, CallWatch* watch, const
   auto rows = start_rows(client, requests);
   if (!rows) return fail(rows.error());
   Phase phase(client, watch);
-  const int64_t begun = now_ns();
+  int64_t moved_ns = now_ns();
+  uint64_t seen = 0;
   while (phase.steps() < static_cast<uint64_t>(steps)) {
-    if (now_ns() - begun > kStuckNs && phase.steps() == 0) return fail(StatusCode::kInternal, "no step was launched");
+    if (const uint64_t steps = phase.steps(); steps != seen) seen = steps, moved_ns = now_ns();
+    if (now_ns() - moved_ns > kStuckNs) return fail(StatusCode::kInternal, "no step is launched any more");
     // Looked at from here, so that the engine thread wakes nobody.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if ((*rows)[0]->stream->times.finished_ns != 0) {

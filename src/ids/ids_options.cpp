@@ -1,6 +1,7 @@
 #include "ids/ids_options.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 
 #include "base/choice_option.h"
@@ -83,6 +84,10 @@ Status apply(const Overrides& over, EngineSetup& setup) {
   if (over.mem_fraction > 0) limits.mem_fraction = over.mem_fraction;
   setup.limits = limits;
   if (over.graph_rows > 0) setup.backend_options.max_graph_rows = over.graph_rows;
+  if (over.graph_rows > limits.max_rows) {
+    return invalid("--cuda-graph-max-bs " + std::to_string(over.graph_rows) + ": no step has more rows than --max-running-requests " +
+                   std::to_string(limits.max_rows));
+  }
   if (over.kv_splits != "auto") {
     char* end = nullptr;
     const long splits = std::strtol(over.kv_splits.c_str(), &end, 10);
@@ -95,6 +100,31 @@ Status apply(const Overrides& over, EngineSetup& setup) {
   }
   if (setup.device_kind == "cuda" && setup.backend != "cpu") return invalid("--backend is for --device cpu");
   return Status();
+}
+
+// The first flag given that the chosen mode would not look at, or "".
+std::string without_effect(const CLI::App& app, const IdsOptions& o) {
+  if (o.tune) {
+    for (const CLI::Option* option : app.get_options()) {
+      const std::string name = option->get_name();
+      const bool used = name == "--tune" || name == "--model" || name == "--gpu" || name == "--device" || name == "--out";
+      if (option->count() > 0 && !used) return name;
+    }
+    return "";
+  }
+  std::vector<const char*> unused = {"--out"};
+  const auto add = [&](bool condition, std::initializer_list<const char*> flags) {
+    if (condition) unused.insert(unused.end(), flags);
+  };
+  add(!o.compare, {"--tolerance"});
+  add(!o.contracts, {"--contract-steps"});
+  add(o.compare || o.contracts || o.idle_table, {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids"});
+  add(o.contracts || o.idle_table, {"--prompt-file", "--output-len"});
+  add(o.idle_table, {"--prompts"});
+  for (const char* flag : unused) {
+    if (app.count(flag) > 0) return flag;
+  }
+  return "";
 }
 
 }  // namespace
@@ -117,18 +147,25 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
     return fail(StatusCode::kInvalidArgument, "--model is required (tailrace_ids --help)");
   if (o.compare + o.contracts + o.idle_table + o.tune > 1)
     return fail(StatusCode::kInvalidArgument, "--compare, --contracts, --idle-table, --tune: one at a time");
-  if (!o.tune && !o.tune_out.empty()) return fail(StatusCode::kInvalidArgument, "--out is of --tune");
+  if (const std::string flag = without_effect(app, o); !flag.empty()) {
+    const char* mode = o.compare ? "--compare" : o.contracts ? "--contracts" : o.idle_table ? "--idle-table" : o.tune ? "--tune" : "a plain run";
+    return fail(StatusCode::kInvalidArgument, flag + " has no effect on " + mode + ": leave it out");
+  }
+  for (const double value : {over.mem_fraction, o.arrivals_ms, o.tolerance, static_cast<double>(o.temperature)}) {
+    if (std::isnan(value)) return fail(StatusCode::kInvalidArgument, "nan is no value of a flag");
+  }
   if (o.tune && over.device == "cpu") return fail(StatusCode::kInvalidArgument, "--tune is of a GPU: leave --device cpu out");
   if (o.compare && o.temperature > 0)
     return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
-  if ((o.compare || o.contracts || o.idle_table) && (!o.trace.empty() || o.stats || o.print_ids))
-    return fail(StatusCode::kInvalidArgument, "--trace, --stats and --print-ids are of a plain run: leave them out");
   if (o.compare && app.count("--prompts") == 0) o.prompts = kComparedPrompts;
   if (o.idle_table && o.setup.staging != StagingMode::kDevice)
     return fail(StatusCode::kInvalidArgument, "--idle-table runs every staging: leave --debug-staging out");
   if (o.tune) return std::optional<IdsOptions>(std::move(o));
   auto device = decide_device(over.device, o.setup.device_index);
   if (!device) return fail(StatusCode::kInvalidArgument, "--device cuda: " + device.error().message());
+  if (device->kind == "cpu" && app.count("--gpu") > 0) {
+    return fail(StatusCode::kInvalidArgument, "--gpu: no GPU is used" + (device->reason.empty() ? "" : ": " + device->reason));
+  }
   o.setup.device_kind = device->kind;
   o.device_reason = device->reason;
   if (device->kind == "cuda") o.setup.gpu_name = device->reason;

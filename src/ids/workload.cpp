@@ -1,12 +1,14 @@
 #include "ids/workload.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <random>
 #include <sstream>
 #include <thread>
 
 #include "base/clock.h"
+#include "weights/tensor.h"
 
 namespace tailrace {
 namespace {
@@ -23,10 +25,14 @@ Expected<std::vector<std::vector<TokenId>>> read_prompts(const std::string& path
     std::replace(line.begin(), line.end(), ',', ' ');
     std::istringstream words(line);
     std::vector<TokenId> ids;
-    for (TokenId id; words >> id;) ids.push_back(id);
-    if (!words.eof()) {
-      return fail(StatusCode::kInvalidArgument,
-                  path + ", line " + std::to_string(number) + ": not a list of token ids");
+    for (std::string word; words >> word;) {
+      TokenId id = 0;
+      const char* end = word.data() + word.size();
+      if (const auto read = std::from_chars(word.data(), end, id); read.ec != std::errc() || read.ptr != end) {
+        return fail(StatusCode::kInvalidArgument,
+                    path + ", line " + std::to_string(number) + ": not a list of token ids: " + printable(word));
+      }
+      ids.push_back(id);
     }
     if (!ids.empty()) prompts.push_back(std::move(ids));
   }

@@ -47,6 +47,7 @@ TEST(Workload, bad_prompts_name_the_line_or_the_id) {
     EXPECT_FALSE(requests.has_value());
     return requests ? "" : requests.error().message();
   };
+  EXPECT_NE(error("1 2\n3 4294967297").find("line 2"), std::string::npos);  // the last word of the file
   EXPECT_NE(error("1 2\n3 x 4\n").find("line 2"), std::string::npos);
   EXPECT_NE(error("1 2\n3 10\n").find("id 10"), std::string::npos);
   EXPECT_NE(error("1 -1\n").find("id -1"), std::string::npos);
