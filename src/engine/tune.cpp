@@ -41,11 +41,13 @@ Expected<std::vector<TuneShape>> shapes_of(const std::string& model) {
   return shapes;
 }
 
-// Whether the table can be written, asked before half a minute of measuring. A file that was not there is not left behind.
+// Whether the table can be written, asked before half a minute of measuring. Leaves no file behind that was not there.
 Status check_writable(const std::string& path) {
   std::error_code error;
   const bool existed = std::filesystem::exists(path, error);
-  if (!std::ofstream(path, std::ios::app)) return {StatusCode::kInvalidArgument, "--out " + path + ": cannot be written"};
+  if (!std::ofstream(path, std::ios::app)) {
+    return {StatusCode::kInvalidArgument, "--out " + path + ": cannot be written"};
+  }
   if (!existed) std::filesystem::remove(path, error);
   return {};
 }

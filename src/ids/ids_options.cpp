@@ -1,6 +1,7 @@
 #include "ids/ids_options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -9,6 +10,7 @@
 namespace tailrace {
 namespace {
 
+constexpr const char* kTuneFlags[] = {"--tune", "--model", "--gpu", "--device", "--out"};
 constexpr int32_t kComparedPrompts = 8;  // one alone would be neither batched nor mixed
 
 // What a flag may override of a device's defaults; 0: not given.
@@ -85,8 +87,8 @@ Status apply(const Overrides& over, EngineSetup& setup) {
   setup.limits = limits;
   if (over.graph_rows > 0) setup.backend_options.max_graph_rows = over.graph_rows;
   if (over.graph_rows > limits.max_rows) {
-    return invalid("--cuda-graph-max-bs " + std::to_string(over.graph_rows) + ": no step has more rows than --max-running-requests " +
-                   std::to_string(limits.max_rows));
+    return invalid("--cuda-graph-max-bs " + std::to_string(over.graph_rows) +
+                   ": no step has more rows than --max-running-requests " + std::to_string(limits.max_rows));
   }
   if (over.kv_splits != "auto") {
     char* end = nullptr;
@@ -107,8 +109,8 @@ std::string without_effect(const CLI::App& app, const IdsOptions& o) {
   if (o.tune) {
     for (const CLI::Option* option : app.get_options()) {
       const std::string name = option->get_name();
-      const bool used = name == "--tune" || name == "--model" || name == "--gpu" || name == "--device" || name == "--out";
-      if (option->count() > 0 && !used) return name;
+      const auto is = [&](const char* used) { return name == used; };
+      if (option->count() > 0 && std::none_of(std::begin(kTuneFlags), std::end(kTuneFlags), is)) return name;
     }
     return "";
   }
@@ -148,7 +150,10 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   if (o.compare + o.contracts + o.idle_table + o.tune > 1)
     return fail(StatusCode::kInvalidArgument, "--compare, --contracts, --idle-table, --tune: one at a time");
   if (const std::string flag = without_effect(app, o); !flag.empty()) {
-    const char* mode = o.compare ? "--compare" : o.contracts ? "--contracts" : o.idle_table ? "--idle-table" : o.tune ? "--tune" : "a plain run";
+    const char* mode = "a plain run";
+    for (const char* chosen : {"--compare", "--contracts", "--idle-table", "--tune"}) {
+      if (app.count(chosen) > 0) mode = chosen;
+    }
     return fail(StatusCode::kInvalidArgument, flag + " has no effect on " + mode + ": leave it out");
   }
   for (const double value : {over.mem_fraction, o.arrivals_ms, o.tolerance, static_cast<double>(o.temperature)}) {
@@ -164,7 +169,8 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   auto device = decide_device(over.device, o.setup.device_index);
   if (!device) return fail(StatusCode::kInvalidArgument, "--device cuda: " + device.error().message());
   if (device->kind == "cpu" && app.count("--gpu") > 0) {
-    return fail(StatusCode::kInvalidArgument, "--gpu: no GPU is used" + (device->reason.empty() ? "" : ": " + device->reason));
+    const std::string why = device->reason.empty() ? "" : ": " + device->reason;
+    return fail(StatusCode::kInvalidArgument, "--gpu: no GPU is used" + why);
   }
   o.setup.device_kind = device->kind;
   o.device_reason = device->reason;

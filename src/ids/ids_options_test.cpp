@@ -21,9 +21,12 @@ std::string refused_on_cpu(std::vector<std::string> flags) {
 
 TEST(IdsOptions, flags_that_a_mode_would_not_look_at_are_refused) {
   EXPECT_EQ(refused_on_cpu({"--compare", "--prompt-file", "p", "--tolerance", "0.2"}), "");
-  EXPECT_EQ(refused_on_cpu({"--compare", "--concurrency", "3"}), "--concurrency has no effect on --compare: leave it out");
-  EXPECT_EQ(refused_on_cpu({"--contracts", "--prompt-file", "p"}), "--prompt-file has no effect on --contracts: leave it out");
-  EXPECT_EQ(refused_on_cpu({"--idle-table", "--arrivals", "3"}), "--arrivals has no effect on --idle-table: leave it out");
+  EXPECT_EQ(refused_on_cpu({"--compare", "--concurrency", "3"}),
+            "--concurrency has no effect on --compare: leave it out");
+  EXPECT_EQ(refused_on_cpu({"--contracts", "--prompt-file", "p"}),
+            "--prompt-file has no effect on --contracts: leave it out");
+  EXPECT_EQ(refused_on_cpu({"--idle-table", "--arrivals", "3"}),
+            "--arrivals has no effect on --idle-table: leave it out");
   EXPECT_EQ(refused_on_cpu({"--tolerance", "0.2"}), "--tolerance has no effect on a plain run: leave it out");
   EXPECT_EQ(refused({"--tune", "--seed", "2"}), "--seed has no effect on --tune: leave it out");
   EXPECT_EQ(refused({"--tune", "--model", "m", "--out", "o"}), "");

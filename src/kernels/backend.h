@@ -76,8 +76,8 @@ class Backend {
     return false;
   }
 
-  // Scratch that forward needs at `limits` (activations, decode partials, logits): a ledger line, claimed by the caller. The
-  // error says what of blocks or limits cannot be served: asked before weights are loaded, so prepare refuses nothing else.
+  // Scratch that forward needs at `limits` (activations, decode partials, logits): a ledger line, claimed by the caller.
+  // The error says what of blocks or limits cannot be served: asked before weights are loaded, where prepare is too late.
   virtual Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const = 0;
   // Called once, before the first forward. `blocks` and `scratch` outlive the backend's use.
   virtual Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) = 0;

@@ -312,7 +312,8 @@ TEST(CpuBackend, an_idle_row_reads_and_writes_no_kv) {
   }
 }
 
-// A request that overflowed: its neighbours' logits are as beside a healthy one, and who gets its blocks next reads none of it.
+// A request that overflowed: its neighbours' logits are as beside a healthy one, and who gets its blocks next reads none
+// of it.
 TEST(CpuBackend, a_row_of_nan_touches_no_neighbour_and_no_later_user_of_its_blocks) {
   TinyConfig q8{.format = Format::kQ8_0, .down_format = Format::kQ8_0, .window = 24};
   const TinyConfig mixture{.format = Format::kBF16, .down_format = Format::kBF16, .experts = 5};
@@ -360,7 +361,8 @@ TEST(CpuBackend, scratch_does_not_grow_with_the_context) {
   const TinyConfig config{};
   const auto backend = cpu_backend(2);
   const TinyModel model(config, *backend, 1);
-  EXPECT_EQ(*backend->scratch_bytes(model.blocks, {8, 64, 1024, 203}), *backend->scratch_bytes(model.blocks, {8, 64, 1 << 20, 203}));
+  EXPECT_EQ(*backend->scratch_bytes(model.blocks, {8, 64, 1024, 203}),
+            *backend->scratch_bytes(model.blocks, {8, 64, 1 << 20, 203}));
 }
 
 }  // namespace

@@ -32,9 +32,9 @@ struct AttentionCase {
 
 inline int blocks_of(int len) { return (len + kBlockTokens - 1) / kBlockTokens; }
 
-// Shuffled blocks and slots; `layers` pools side by side so that replays find a cold cache. Block 0 is NaN: what lies before a
-// window points at it, and nobody may read it. In a row's own blocks, tokens that none of its queries sees are the largest bf16,
-// as the block's last user may have left them: their scores overflow, their weight must be 0.
+// Shuffled blocks and slots; `layers` pools side by side so that replays find a cold cache. Block 0 is NaN: what lies before
+// a window points at it, and nobody may read it. In a row's own blocks, tokens that none of its queries sees are the largest
+// bf16, as the block's last user may have left them: their scores overflow, their weight must be 0.
 struct AttentionProblem {
   const AttentionCase& c;
   int layers, rows, stride;
@@ -87,7 +87,8 @@ struct AttentionProblem {
     constexpr size_t kToken = 64 * sizeof(__nv_bfloat16);  // bytes of 64 dims
     for (int l = 0; l < layers; ++l) {
       char* at = reinterpret_cast<char*>(pool.device + l * layer_values + id * block_values()) + begin * kToken;
-      GPU_CHECK(cudaMemset2D(at, kBlockTokens * kToken, 0x7f, (end - begin) * kToken, block_values() / (kBlockTokens * 64)));
+      const int64_t runs = block_values() / (kBlockTokens * 64);
+      GPU_CHECK(cudaMemset2D(at, kBlockTokens * kToken, 0x7f, (end - begin) * kToken, runs));
     }
   }
 

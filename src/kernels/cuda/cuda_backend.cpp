@@ -111,8 +111,9 @@ Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {
   }
   const cudaStream_t s = device_.cuda_stream(stream);
   // Every product's algorithm once, outside of a graph: cuBLASLt loads a kernel at its first call, and a step that met
-  // it would stand for ten milliseconds (hazard 7). The rows are zero: idle, they touch no KV. Above the few tokens where own
-  // kernels change, a forward only where a new algorithm begins, and the largest: one a bucket is quadratic in the chunk.
+  // it would stand for ten milliseconds (hazard 7). The rows are zero: idle, they touch no KV. Above the few tokens where
+  // own kernels change, a forward only where a new algorithm begins, and the largest: one a bucket is quadratic in the
+  // chunk.
   const int64_t positions = int64_t{shape_.limits.max_rows} * shape_.limits.context_length;
   const auto most_tokens = static_cast<int>(std::min<int64_t>(shape_.limits.max_step_tokens, positions));
   for (int tokens = 1; tokens <= most_tokens; tokens = GemmLt::bucket(tokens) + 1) {

@@ -45,7 +45,8 @@ class GemmLt {
   }
   // Chooses algorithms for products of this shape of up to max_tokens. Boot only.
   Status prepare(const GemmShape& shape, int max_tokens);
-  // Whether some shape's algorithm for so many tokens serves none of its smaller buckets: run once at boot, it is loaded for all.
+  // Whether some shape's algorithm for so many tokens serves none of its smaller buckets: run once at boot, it is loaded
+  // for all.
   bool brings_new_algorithm(int tokens) const;
   // The shape must have been prepared. Neither blocks nor allocates.
   cudaError_t run(const Gemm& gemm, cudaStream_t stream);

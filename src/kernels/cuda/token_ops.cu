@@ -291,8 +291,8 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kMaxHeadDim = 512;
 
-// What the pool keeps of two values: NaN becomes 0, all else the nearest finite bf16. Attention gives a key that a row does not
-// see the weight 0, and 0 times NaN would be NaN for whoever has the block next.
+// What the pool keeps of two values: NaN becomes 0, all else the nearest finite bf16. Attention gives a key that a row does
+// not see the weight 0, and 0 times NaN would be NaN for whoever has the block next.
 __device__ __forceinline__ uint32_t pack_finite(float low, float high) {
   constexpr float kMost = 3.3895314e38f;  // of bf16
   const auto finite = [](float v) { return isnan(v) ? 0.0f : fminf(fmaxf(v, -kMost), kMost); };
