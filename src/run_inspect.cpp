@@ -65,6 +65,10 @@ int run_inspect(const InspectConfig& config) {
   const auto report = inspect_model(engine_setup(config.serve, **text));
   if (!report) return bad_input(report.error());
   std::printf("model            %s\n", config.serve.model.path.c_str());
+  const EngineOptions& engine = config.serve.engine;
+  const bool gpu = engine.device == DeviceChoice::kCuda;
+  std::printf("device           %s%s%s\n", gpu ? "" : "CPU", gpu || engine.device_reason.empty() ? "" : "; no GPU: ",
+              engine.device_reason.c_str());
   std::printf("text             %d tokens, %s\n", (*text)->tokenizer->vocab_size(),
               (*text)->chat_template ? "a chat template" : (*text)->no_template_reason.c_str());
   print_model_report(*report);
