@@ -26,6 +26,11 @@ Engine::Engine(EngineLoopOptions options, ModelRunner& runner, Scheduler& schedu
   }
 }
 
+void Engine::admit() {
+  runner_.device().set_ready();
+  status_.state = EngineState::kReady;
+}
+
 void Engine::run() {
   try {
     loop();
@@ -45,8 +50,6 @@ void Engine::end_all(const Status& error) {
 }
 
 void Engine::loop() {
-  runner_.device().set_ready();
-  status_.state = EngineState::kReady;
   std::optional<Inflight> previous;
   while (!stop_ || !scheduler_.idle() || previous || queue_.depth() > 0) {
     if (abort_.exchange(false)) {

@@ -28,10 +28,12 @@ struct EngineLoopOptions {
 
 class Engine {
  public:
-  // All four outlive the engine. status->state turns kReady when run() starts and kDead when it ends.
+  // All four outlive the engine. status->state turns kReady with admit() and kDead when run() ends.
   Engine(EngineLoopOptions options, ModelRunner& runner, Scheduler& scheduler, RequestQueue& queue,
          EngineStatus& status);
 
+  // Requests are accepted from here on, before run(): they wait in the queue.
+  void admit();
   // The loop, on the calling thread, until stop() and everything accepted has ended. A failure ends every request with an
   // error event and returns.
   void run();

@@ -191,6 +191,7 @@ EngineHost::~EngineHost() {
 }
 
 void EngineHost::start() {
+  engine_->admit();  // before the thread runs: who is told that the server is ready is not refused then
   thread_ = std::thread([this] { engine_->run(); });
 }
 
