@@ -107,7 +107,14 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
     ConfigFields fields(*params, owner.label() + ": rope parameters");
     rope.theta = fields.number_or("rope_theta", theta, 1.0, 1e15);
     partial = fields.number_or("partial_rotary_factor", partial, 0.0, 1.0);
+    const bool typed = fields.has("rope_type") || fields.has("type");
     const std::string type = fields.text_or("rope_type", fields.text_or("type", "default"));
+    for (const auto& [key, unused] : params->items()) {
+      if (typed || key == "rope_theta" || key == "partial_rotary_factor") continue;
+      owner.fault(StatusCode::kInvalidArgument,
+                  "rope parameters have '" + printable(key) + "' but no rope_type: which scaling is meant is not said");
+      break;
+    }
     if (type != "default") rope.factor = fields.number("factor", 1.0, 1e6);
     if (type == "llama3" || type == "yarn") {
       const double original = owner.number_or("original_max_position_embeddings", config.context, 1, 1 << 27);

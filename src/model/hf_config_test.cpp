@@ -89,6 +89,17 @@ TEST(HfConfig, llama) {
   EXPECT_EQ(config.window, std::vector<int32_t>(32, 0));
 }
 
+// Read as no scaling, it answered wrongly without a word.
+TEST(HfConfig, a_scaling_without_a_type_is_an_error) {
+  json config = llama_8b();
+  config["rope_scaling"].erase("rope_type");
+  expect_rejected(config, "no rope_type", StatusCode::kInvalidArgument);
+  config["rope_scaling"] = {{"rope_type", nullptr}, {"factor", 8.0}};
+  expect_rejected(config, "no rope_type", StatusCode::kInvalidArgument);
+  config["rope_scaling"] = {{"rope_theta", 500000.0}};
+  EXPECT_EQ(parsed(config).ropes[0].scaling, RopeScaling::kNone);
+}
+
 TEST(HfConfig, rope_parameters_is_the_newer_spelling) {
   json config = llama_8b();
   config["rope_parameters"] = config["rope_scaling"];
