@@ -140,7 +140,6 @@ int run_serve(const ServeConfig& config) {
   model.context_length = report.memory.context_length;
   model.vocab_size = static_cast<int32_t>(report.memory.step.vocab);
   model.max_running_requests = report.memory.step.max_rows;
-  model.max_token_bytes = measure_tokens(*(*text)->tokenizer);
   model.created_s = std::time(nullptr);
   (*host)->start();
   server.set_flush_cache([&engine = **host] { return engine.flush_cache(kFlushPatience); });

@@ -55,7 +55,8 @@ TEST(Health, silence_matters_only_with_work) {
 TEST(ApiKey, only_the_exact_key) {
   EXPECT_TRUE(authorized("", ""));
   EXPECT_TRUE(authorized("key", "Bearer key"));
-  for (const char* header : {"", "Bearer", "Bearer ", "Bearer ke", "Bearer keys", "Bearer keykey", "bearer key", "key", "Basic key"}) {
+  EXPECT_TRUE(authorized("key", "bearer key"));  // RFC 9110: a scheme's case says nothing
+  for (const char* header : {"", "Bearer", "Bearer ", "Bearer ke", "Bearer keys", "Bearer keykey", "Bearer KEY", "Bearerkey", "key", "Basic key"}) {
     EXPECT_FALSE(authorized("key", header)) << header;
   }
 }

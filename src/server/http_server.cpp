@@ -189,7 +189,9 @@ void HttpServer::Impl::models(const Exchange& exchange, const std::string& path)
                       {"owned_by", "tailrace"}, {"max_model_len", served->context_length}};
   constexpr std::string_view kList = "/v1/models";
   if (path == kList) return send(exchange, json_response({{"object", "list"}, {"data", Json::array({entry})}}));
-  if (Status found = check_model_name(*served, path.substr(kList.size() + 1)); !found.ok()) {
+  const std::string name = path.substr(kList.size() + 1);
+  if (name.empty()) return send(exchange, to_response({404, "There is no " + path + " here.", "", "not_found"}));
+  if (Status found = check_model_name(*served, name); !found.ok()) {
     return send(exchange, to_response({404, found.message(), "model", "model_not_found"}));
   }
   send(exchange, json_response(entry));

@@ -294,7 +294,7 @@ ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const
   auto object = parse_object(body, limits);
   if (!object) return api_fail(object.error());
   TokenizeRequest request;
-  if (object->contains("messages")) {
+  if (const auto messages = object->find("messages"); messages != object->end() && !messages->is_null()) {
     // Only the messages matter here; what else a chat request may hold is checked against bounds that refuse nothing valid.
     constexpr int32_t kAny = std::numeric_limits<int32_t>::max();
     auto chat = chat_from_object(*object, {.vocab_size = kAny, .max_choices = kAny, .max_sequences = kAny});
@@ -304,6 +304,7 @@ ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const
   }
   FieldReader fields(*object);
   fields.ignore("model");
+  fields.ignore("messages");  // null
   std::string prompt;
   if (fields.get("prompt") == nullptr) fields.set_error("prompt", "is required");
   fields.read("prompt", prompt, kMaxPromptBytes);

@@ -58,9 +58,11 @@ TEST(Server, models_tokenize_detokenize) {
   EXPECT_EQ(Json::parse(http_get(fixture.port(), "/v1/models").body)["data"][0]["id"], "m");
   EXPECT_EQ(http_get(fixture.port(), "/v1/models/m").status, 200);
   EXPECT_EQ(http_get(fixture.port(), "/v1/models/other").status, 404);
+  EXPECT_EQ(http_get(fixture.port(), "/v1/models/").status, 404);
   const Json tokens = Json::parse(fixture.post("/tokenize", {{"prompt", "hé"}}).body);
   EXPECT_EQ(tokens["tokens"], Json::array({'h', 0xC3, 0xA9}));
   EXPECT_EQ(tokens["count"], 3);
+  EXPECT_EQ(fixture.post("/tokenize", {{"prompt", "a"}, {"messages", nullptr}}).status, 200);
   EXPECT_EQ(Json::parse(fixture.post("/detokenize", {{"tokens", tokens["tokens"]}}).body)["prompt"], "hé");
   EXPECT_EQ(fixture.post("/detokenize", {{"tokens", {1 << 30}}}).status, 400);
   EXPECT_EQ(Json::parse(fixture.post("/tokenize", chat_body("abc")).body)["count"], 1);
