@@ -65,7 +65,7 @@ NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) n
 NVCC_FLAGS = -std=c++20 -O3 -Isrc $(GPU_GENCODE) -Xcompiler -fPIC
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
 GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)/bench_mixed $(GPU_BUILD)/bench_sampler $(GPU_BUILD)/bench_device \
-  $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear \
+  $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear $(GPU_BUILD)/bench_experts \
   $(GPU_BUILD)/bench_portable
 
 .PHONY: gpu-programs gpu-check gpu-bench
@@ -75,6 +75,8 @@ $(addprefix $(GPU_BUILD)/bench_,decode extend mixed portable): $(GPU_BUILD)/benc
   $(GPU_BUILD)/attention_plan.o $(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o $(GPU_BUILD)/device_gpu_code.o
 $(GPU_BUILD)/bench_linear: $(addprefix $(GPU_BUILD)/,linear_decode.o linear_wide.o token_ops.o device_gpu_code.o bench_linear.o) \
   $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,gemm_lt.o tensor_map.o)
+$(GPU_BUILD)/bench_experts: $(addprefix $(GPU_BUILD)/,moe_route.o experts_few.o experts_many.o random_fill.o device_gpu_code.o device_gpu_clock.o \
+  bench_experts.o) $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,cuda_experts.o expert_form.o tensor_map.o) $(GPU_BUILD)/plugin/device/cuda/cuda_core.o
 $(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_sampler.o \
   $(GPU_BUILD)/host_sampler.o $(GPU_BUILD)/host_vocab_ops.o
 $(GPU_BUILD)/bench_portable: $(GPU_BUILD)/attention_portable.o
@@ -89,7 +91,7 @@ $(GPU_BUILD)/%.o: bench/cuda/%.cu
 	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 $(GPU_BUILD)/host_%.o: src/sampler/%.cpp
 	@mkdir -p $(GPU_BUILD) && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
-$(addprefix $(GPU_BUILD)/,attention_decode.o attention_extend_hopper.o linear_wide.o): override GPU_ARCHS := 90a
+$(addprefix $(GPU_BUILD)/,attention_decode.o attention_extend_hopper.o linear_wide.o experts_many.o): override GPU_ARCHS := 90a
 -include $(wildcard $(GPU_BUILD)/*.d)
 
 # The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.
@@ -134,7 +136,7 @@ gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GP
 	@rm -rf bundle && mkdir -p bundle/models
 	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(addprefix $(BUILD)/tests/engine/,goldens_test gguf_golden_test wide_shapes_test) bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh
-	@cp -r $(filter-out %/gguf_gpt_oss,$(wildcard tests/goldens/gguf_*)) $(BUNDLE_MODELS) bundle/models/
+	@cp -r $(wildcard tests/goldens/gguf_* tests/goldens/gpt_oss*) $(BUNDLE_MODELS) bundle/models/
 	@cp -r bench/shapes configs tests/goldens bundle/
 	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
 

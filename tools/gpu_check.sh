@@ -50,7 +50,7 @@ stop_ids() {
 
 steps=(--model shapes/llama3_8_layers --dummy --device cuda --context-length 16384)
 if [ "${1:-}" = bench ]; then
-  for program in decode extend mixed sampler device fill linear portable; do run ./bench_$program bench; done
+  for program in decode extend mixed sampler device fill linear experts portable; do run ./bench_$program bench; done
   run ./tailrace_ids "${steps[@]}" --idle-table
   for model in configs/llama-3-8b configs/llama-3-8b-fp8; do
     run ./tailrace_ids --model $model --dummy --device cuda --prompts 1 --prompt-len 128 --output-len 384 --stats
@@ -64,8 +64,13 @@ else
   for program in bench_*; do run "./$program" check; done
   for program in goldens_test gguf_golden_test wide_shapes_test; do run "./$program" --gtest_brief=1 --gtest_filter='*cuda*'; done
   for model in models/*; do
+    bounds=()
+    # Where two experts' logits are close, another order of sums takes another expert: a step of the function, whatever
+    # the precision. A token that led by 1.0 was seen to change so, of these models' logits.
+    [[ $model == *gpt_oss* ]] && bounds=(--tolerance 1 --max-forced 0.1)
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
-    run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare
+    run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare \
+      "${bounds[@]}"
   done
   run ./tailrace_ids --model models/gguf_llama/model.gguf --device cuda --prompts 8 --prompt-len 100 --output-len 24 --mixed fold --compare
   stop_ids --model models/gguf_llama/model.gguf --device cuda --prompts 4 --prompt-len 40 --output-len 24
@@ -74,7 +79,7 @@ else
                  "./bench_sampler small"; do
     run compute-sanitizer --tool memcheck --error-exitcode 1 $program
   done
-  for kernel in decode extend linear sampler; do
+  for kernel in decode extend experts linear sampler; do
     run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small
   done
   contracts "${steps[@]}" --prompts 8 --prompt-len 2000

@@ -31,7 +31,11 @@ class FewRows : public NoBackend {
 };
 
 class NoExperts : public NoBackend {
-  bool computes_experts() const override { return false; }
+  Expected<size_t> packed_bytes(const TensorView& tensor) const override {
+    if (tensor.role == MatrixRole::kExpert)
+      return fail(StatusCode::kUnsupported, "tensor " + tensor.name + ": no experts here");
+    return NoBackend::packed_bytes(tensor);
+  }
 };
 
 Model two_groups() {
@@ -82,7 +86,7 @@ TEST(GptOss, a_backend_without_experts_refuses_the_model_before_it_loads) {
   const auto model = describe_gpt_oss("20b", NoExperts(), &bytes);
   ASSERT_FALSE(model.has_value());
   EXPECT_EQ(model.error().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(model.error().message(), "the none backend does not compute mixtures of experts; use --device cpu");
+  EXPECT_EQ(model.error().message(), "tensor model.layers.0.mlp.experts.gate_proj.weight: no experts here");
 }
 
 TEST(MemoryPlan, what_the_backend_cannot_serve_is_refused_while_planning) {

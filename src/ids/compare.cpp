@@ -153,7 +153,7 @@ Expected<bool> run_compare(const IdsOptions& options) {
   std::printf(
       "reference        %zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens; tolerance %g\n",
       requests.size(), tokens, options.tolerance);
-  const SameAnswerOptions same{.tolerance = options.tolerance};
+  const SameAnswerOptions same{.tolerance = options.tolerance, .max_forced_share = options.max_forced};
   bool all_same = true;
   for (EngineCase& engine : engines(options.setup)) {
     StepLog log(kLoggedSteps);

@@ -73,6 +73,9 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_flag("--idle-table", o.idle_table, "the device's idle time between steps, for each --debug-staging");
   app.add_flag("--tune", o.tune, "measures the GPU's tuning table, for --model's attention or a built-in list's, and writes it");
   app.add_option("--out", o.tune_out, "of --tune (default: the GPU's name .json)")->option_text("FILE");
+  app.add_option("--max-forced", o.max_forced,
+                 "share of tokens whose margin is within the tolerance, for --compare (default 0.03)")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--tolerance", o.tolerance, "of a logit, for --compare (default 0.1)")->check(CLI::Range(0.0, 10.0));
 }
 

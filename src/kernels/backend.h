@@ -62,13 +62,10 @@ class Backend {
   // Values that a KV head takes per token in this backend's pools: head_dim or more.
   virtual int32_t stored_head_dim(int32_t head_dim) const { return head_dim; }
 
-  // Bytes of the matrix in this backend's layout; kUnsupported names the tensor and why.
+  // Bytes of the matrix in this backend's layout for its role; kUnsupported names the tensor and why.
   virtual Expected<size_t> packed_bytes(const TensorView& tensor) const = 0;
   // Packs a checkpoint tensor [rows, cols] to `dst` (packed_bytes long, device memory) in its stored precision.
   virtual Status pack(const TensorView& tensor, void* dst) const = 0;
-
-  // Whether MoeBlocks can be computed; else a model that has them is refused before anything is loaded.
-  virtual bool computes_experts() const { return true; }
 
   // Fills `dst` (packed_bytes(shape) long) with normal values of the given deviation, as this backend packs them; the same
   // seed gives the same bytes. False: this backend cannot, the caller packs values that it draws itself. Any thread.

@@ -77,7 +77,8 @@ MlpBlock DecoderLayers::mlp(int layer, const std::string& norm_name, const std::
 
 MoeBlock DecoderLayers::moe(int layer, const std::string& norm_name) {
   return {.norm = norm(prefix(layer) + norm_name + ".weight"),
-          .router = linear(layer, "mlp.router", true),
+          .router = loader_.matrix(prefix(layer) + "mlp.router.weight", prefix(layer) + "mlp.router.bias",
+                                   MatrixRole::kRouter),
           .gate = loader_.experts(layer, ExpertPart::kGate),
           .up = loader_.experts(layer, ExpertPart::kUp),
           .down = loader_.experts(layer, ExpertPart::kDown),

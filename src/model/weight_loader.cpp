@@ -128,10 +128,13 @@ void* WeightLoader::claim(size_t bytes) {
   return memory;
 }
 
-Weight WeightLoader::matrix(const std::string& name, const std::string& bias_name) {
+Weight WeightLoader::matrix(const std::string& name, const std::string& bias_name, MatrixRole role) {
   if (auto it = matrices_.find(name); it != matrices_.end()) return it->second;
-  const TensorView* tensor = find(name);
-  if (!tensor) return {};
+  const TensorView* found = find(name);
+  if (!found) return {};
+  TensorView view = *found;
+  view.role = role;
+  const TensorView* tensor = &view;
   CHECK(tensor->shape.size() == 2);
   auto bytes = backend_.packed_bytes(*tensor);
   if (!bytes) {
@@ -152,10 +155,6 @@ Weight WeightLoader::matrix(const std::string& name, const std::string& bias_nam
 ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
   Expected<ExpertSource> found = dummy_seed_ ? dummy_experts(config_, layer, part)
                                              : find_experts(checkpoint_, config_, layer, part);
-  if (found && !backend_.computes_experts()) {
-    found = fail(StatusCode::kUnsupported, std::string("the ") + backend_.name() +
-                                               " backend does not compute mixtures of experts; use --device cpu");
-  }
   if (!found) {
     fail_once(found.error());
     return {};
@@ -163,6 +162,7 @@ ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
   const auto source = std::make_shared<const ExpertSource>(std::move(*found));
   TensorView shape = expert_slice(source->values, source->experts, 0);
   shape.format = source->format;
+  shape.role = MatrixRole::kExpert;
   shape.shape = {source->rows, source->cols};
   shape.bytes = stored_row_bytes(source->format, source->cols) * static_cast<size_t>(source->rows);
   const auto bytes = backend_.packed_bytes(shape);

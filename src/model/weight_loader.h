@@ -27,7 +27,7 @@ class WeightLoader {
                std::optional<uint64_t> dummy_seed);
 
   // The matrix `name` [rows, cols] and its scales, with `bias_name` [rows] unless empty. Asked twice, packed once.
-  Weight matrix(const std::string& name, const std::string& bias_name = "");
+  Weight matrix(const std::string& name, const std::string& bias_name = "", MatrixRole role = MatrixRole::kProjection);
   // One matrix of every expert of a layer, with its bias.
   ExpertWeights experts(int32_t layer, ExpertPart part);
   // The vector `name` in fp32, `add` added to each value.

@@ -11,6 +11,13 @@
 
 namespace tailrace {
 
+// What a matrix is multiplied as; a backend may lay each out its own way.
+enum class MatrixRole : uint8_t {
+  kProjection,
+  kRouter,  // chooses experts
+  kExpert,  // one of a mixture's
+};
+
 struct TensorView {
   std::string name;                 // canonical: Hugging Face's spelling, e.g. model.layers.0.self_attn.q_proj.weight
   Format format = Format::kF32;
@@ -19,6 +26,7 @@ struct TensorView {
   size_t bytes = 0;
   bool rope_interleaved = false;    // q/k rows are ordered for pairwise RoPE (GGUF's llama): the packer permutes them
   int64_t head_dim = 0;             // rows per head; set with rope_interleaved
+  MatrixRole role = MatrixRole::kProjection;
 };
 
 // A name from a file, fit for a one-line message: control characters replaced, cut at 200 bytes.

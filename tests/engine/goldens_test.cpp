@@ -35,6 +35,9 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
 // at worst and 0.021 in the mean. In the others (0.19 and 0.05) a token chose another expert: the second and third
 // logits of its router, or of one that it attends to, are within the rounding (0.03 apart).
 constexpr Way kInt8{"cpu", "", 0.09, 0.022}, kInt8OtherExpert{"cpu", "", 0.2, 0.055};
+// CUDA rounds activations to bf16: 0.133 and 0.0140 on these; the reference with its activations rounded so is off by
+// 0.112 and 0.0102.
+constexpr Way kRounded{"cuda", "", 0.2, 0.02};
 
 double spread(const std::vector<float>& values) {
   double sum = 0, squares = 0;
@@ -70,7 +73,6 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
     golden_ = load_golden(std::get<0>(GetParam()));
     EngineSetup setup = test_setup(golden_.directory, way().backend);
     if (std::string(way().backend) == "cuda") {
-      if (is_moe()) GTEST_SKIP() << "the CUDA backend does not compute mixtures of experts";
       const auto device = decide_device("cuda", 0);
       if (!device) GTEST_SKIP() << device.error().message();
       setup.device_kind = "cuda";
@@ -91,10 +93,10 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   static const Way& way() { return kWays[std::get<1>(GetParam())]; }
 
   // What is asked of this model.
-  static bool int8() {
-    return std::string(way().backend) == "cpu" && is_moe() && std::string(std::get<0>(GetParam())) != "gpt_oss_bf16";
-  }
-  static const Way& tolerance() { return int8() ? kInt8OtherExpert : way(); }
+  static bool mxfp4() { return is_moe() && std::string(std::get<0>(GetParam())) != "gpt_oss_bf16"; }
+  static bool int8() { return std::string(way().backend) == "cpu" && mxfp4(); }
+  static bool rounded() { return std::string(way().backend) == "cuda" && mxfp4(); }
+  static const Way& tolerance() { return int8() ? kInt8OtherExpert : rounded() ? kRounded : way(); }
   void expect_close(const Error& error) {
     if (int8()) {
       const auto chose_another = [](const auto& row) {
@@ -104,7 +106,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
                 1 + static_cast<int64_t>(error.rows.size()) / 20);
     }
     EXPECT_LE(error.max, tolerance().max_error);
-    EXPECT_LE(error.sum / static_cast<double>(error.count), int8() ? 0.03 : way().mean_error);
+    EXPECT_LE(error.sum / static_cast<double>(error.count), int8() ? 0.03 : tolerance().mean_error);
     std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.sum / static_cast<double>(error.count));
   }
 

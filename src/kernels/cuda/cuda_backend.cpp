@@ -5,9 +5,11 @@
 
 #include "base/check.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/gpu_code.h"
 #include "kernels/cuda/attention_path.h"
 #include "kernels/cuda/cuda_blocks.h"
 #include "kernels/cuda/cuda_scratch.h"
+#include "kernels/cuda/expert_form.h"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/random_fill.h"
 
@@ -15,6 +17,23 @@ namespace tailrace::cuda {
 namespace {
 
 constexpr int kMostWarmTokens = 1024;  // own kernels end below: beyond, only cuBLASLt's algorithms change
+
+Expected<size_t> router_bytes(const TensorView& tensor) {
+  const Format f = tensor.format;
+  if (tensor.shape.size() == 2 && (f == Format::kF32 || f == Format::kF16 || f == Format::kBF16)) {
+    return static_cast<size_t>(tensor.shape[0]) * stored_row_bytes(f, tensor.shape[1]);
+  }
+  return fail(StatusCode::kUnsupported, "tensor " + printable(tensor.name) +
+                                            ": the CUDA backend takes routers in F32, F16 and BF16, not " +
+                                            format_traits(f).name);
+}
+
+std::string experts_decision(const CudaShape& shape) {
+  if (shape.widths.experts == 0) return "experts: none";
+  const std::string few = "experts: routed on the device; as stored, each read once a step, ";
+  if (!has_hopper_code()) return few + "portable kernels";
+  return few + "steps of up to " + std::to_string(kMostFewExpertTokens) + " tokens streamed, more grouped on wgmma";
+}
 
 class CudaBackend : public Backend {
  public:
@@ -29,27 +48,50 @@ class CudaBackend : public Backend {
 
   const char* name() const override { return "cuda"; }
   int32_t stored_head_dim(int32_t head_dim) const override { return padded_dim(head_dim); }
-  Expected<size_t> packed_bytes(const TensorView& tensor) const override { return cuda::packed_bytes(tensor); }
+  Expected<size_t> packed_bytes(const TensorView& tensor) const override {
+    switch (tensor.role) {
+      case MatrixRole::kExpert:
+        return packed_expert_bytes(tensor);
+      case MatrixRole::kRouter:
+        return router_bytes(tensor);
+      case MatrixRole::kProjection:
+        break;
+    }
+    return cuda::packed_bytes(tensor);
+  }
   Status pack(const TensorView& tensor, void* dst) const override {
-    const auto bytes = cuda::packed_bytes(tensor);
+    const auto bytes = packed_bytes(tensor);
     if (!bytes) return bytes.error();
+    if (tensor.role == MatrixRole::kRouter) {  // as stored
+      if (*bytes != tensor.bytes) return {StatusCode::kDataLoss, tensor.name + ": size does not match its shape"};
+      device_.upload(dst, tensor.data, *bytes);
+      return {};
+    }
     std::vector<std::byte> packed(*bytes);
-    if (Status status = cuda::pack(tensor, packed.data()); !status.ok()) return status;
+    const bool expert = tensor.role == MatrixRole::kExpert;
+    if (Status status = expert ? pack_expert(tensor, packed.data()) : cuda::pack(tensor, packed.data()); !status.ok()) {
+      return status;
+    }
     device_.upload(dst, packed.data(), packed.size());
     return {};
   }
 
   Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst) const override {
-    const auto form = weight_form(shape);
-    if (!form) return fail(form.error());
-    if (shape.shape[1] % 32 != 0) return false;
+    const auto bytes = packed_bytes(shape);
+    if (!bytes) return fail(bytes.error());
+    if (shape.role == MatrixRole::kRouter || shape.shape[1] % 32 != 0) return false;
     device_.make_current();
-    CUDA_CHECK(fill_random(*form, shape.shape[0], shape.shape[1], seed, deviation, dst, cudaStreamPerThread));
+    const int64_t rows = shape.shape[0], cols = shape.shape[1];
+    if (shape.role == MatrixRole::kExpert) {
+      const ExpertForm form = *expert_form_of(shape.format);
+      CUDA_CHECK(fill_random_expert(form, rows, cols, seed, deviation, dst, cudaStreamPerThread));
+    } else {
+      CUDA_CHECK(fill_random(*weight_form(shape), rows, cols, seed, deviation, dst, cudaStreamPerThread));
+    }
     CUDA_CHECK(cudaStreamSynchronize(cudaStreamPerThread));
     return true;
   }
 
-  bool computes_experts() const override { return false; }
   Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
     device_.make_current();
     const auto shape = cuda_shape(blocks, limits, attention_, options_);
@@ -212,6 +254,7 @@ std::vector<std::string> CudaBackend::decisions() const {
               "): own kernels on stored weights, norms by factor, epilogues fused",
           "projections of more tokens: cuBLASLt, bf16 matrices in bf16, others in f16; quantised matrices are widened "
           "into scratch, one at a time",
+          experts_decision(shape_),
           std::string("attention decode: ") + attention_.decode + ", " + splits,
           std::string("attention extend: ") + attention_.extend + "; " + mixed,
           "attention tuning: " + (attention_.tuned ? options_.tuning.source

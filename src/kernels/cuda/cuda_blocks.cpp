@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/linear_wide.h"
 #include "kernels/cuda/token_ops.h"
 
 namespace tailrace::cuda {
@@ -20,6 +21,7 @@ Status CudaBlocks::prepare(const BlockList& blocks, const CudaShape& shape, cons
   for (int g = 0; g < shape.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape.groups[g].head_dim));
   CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  if (shape.widths.experts > 0) experts_.prepare(scratch.experts, num_sms_);
   return products_.prepare(blocks, shape, scratch);
 }
 
@@ -49,6 +51,11 @@ NextNorm CudaBlocks::next_norm(size_t index, const StepShape& step, XOrder* orde
     const LayerBlock& block = (*blocks_)[index];
     if (const auto* in = std::get_if<AttnInBlock>(&block)) return prepared(in->norm, {&in->q, &in->k, &in->v});
     if (const auto* mlp = std::get_if<MlpBlock>(&block)) return prepared(mlp->norm, {&mlp->gate, &mlp->up});
+    if (const auto* moe = std::get_if<MoeBlock>(&block)) {
+      if (order != nullptr) *order = XOrder::kBf16;
+      if (step.num_tokens > kMostWideTokens) return {};  // no room for their sums
+      return {moe->norm.weight, scratch_->normed, scratch_->squares};
+    }
     if (const auto* head = std::get_if<HeadBlock>(&block)) {
       // Only where every token is its row's last.
       return step.num_rows == step.num_tokens ? prepared(head->norm, {&head->head}) : NextNorm{};
@@ -280,8 +287,13 @@ void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cud
   residual(b.down, b.post_norm, scratch_->gated, gated_order, step, index, stream);
 }
 
-void CudaBlocks::run(const MoeBlock&, const StepShape&, size_t, cudaStream_t) {
-  CHECK_MSG(false, "cuda_shape refuses mixtures of experts");
+void CudaBlocks::run(const MoeBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  const NextNorm next = next_norm(index, step);
+  const int stride =
+      step.num_tokens <= kMaxLinearTokens ? kMaxLinearTokens : step.num_tokens;  // as projections read them
+  experts_.run(b, rows_of(step), prepared_, next, stride, stream);
+  prepared_ = next.next != nullptr, prepared_order_ = XOrder::kBf16;
+  num_squares_ = mixture_parts(static_cast<int>(b.router.cols));
 }
 
 void CudaBlocks::run(const HeadBlock& b, const StepShape& step, size_t, cudaStream_t stream) {

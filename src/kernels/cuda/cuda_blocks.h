@@ -5,6 +5,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/cuda_experts.h"
 #include "kernels/cuda/cuda_products.h"
 #include "kernels/cuda/cuda_scratch.h"
 #include "kernels/cuda/cuda_shape.h"
@@ -84,6 +85,7 @@ class CudaBlocks {
   const AttentionPath& attention_;
   int num_sms_;
   CudaProducts products_;
+  CudaExperts experts_;
   const BlockList* blocks_ = nullptr;
   const CudaShape* shape_ = nullptr;
   const CudaScratch* scratch_ = nullptr;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_decode.h"
 #include "kernels/cuda/attention_extend.h"
 #include "kernels/cuda/cuda_shape.h"
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/gemm_lt.h"
 #include "kernels/cuda/linear_wide.h"
 #include "kernels/cuda/sampler.h"
@@ -40,6 +41,7 @@ struct CudaScratch {
     unsigned long long* done;
     int32_t* tile_start;       // [rows + 1]
   } groups[kMaxKvGroups];
+  ExpertScratch experts;       // x and normed are those above
   char* extend_partial;        // parts of extend tiles, of whichever layer runs
   unsigned long long* arrivals;  // [4 per tile that is cut]
   size_t bytes;
@@ -83,6 +85,7 @@ struct CudaScratch {
       take(groups[g].done, shape.max_chunks);
       take(groups[g].tile_start, rows + 1);
     }
+    take_experts(take, s);
     size_t partial_bytes = 0;
     for (int g = 0; g < s.num_groups; ++g) {
       if (s.groups[g].window == 0)
@@ -91,6 +94,23 @@ struct CudaScratch {
     take(extend_partial, static_cast<int64_t>(partial_bytes));
     take(arrivals, 4 * s.max_extend_parts / 2);  // a tile that is cut has two parts at least
     bytes = arena.bytes();
+  }
+
+ private:
+  template <typename Take>
+  void take_experts(const Take& take, const CudaShape& s) {
+    const BlockWidths& w = s.widths;
+    const int64_t tokens = w.experts > 0 ? s.limits.max_step_tokens : 0, entries = tokens * w.top_k;
+    experts.x = x, experts.normed = normed;
+    Routing& r = experts.routing;
+    take(r.logits, tokens * w.experts);
+    take(r.ids, entries), take(r.shares, entries), take(r.entry, entries), take(r.token, entries);
+    take(r.factor, tokens);
+    take(r.tiles, most_expert_tiles(w.experts, entries, few_tile_tokens(1)));
+    take(r.counts, w.experts > 0 ? kRoutingCounts : 0), take(r.arrived, tokens);
+    take(experts.gated, entries * w.expert_rows);
+    take(experts.y, entries * w.hidden);
+    experts.gathered = reinterpret_cast<__nv_bfloat16*>(experts.y);
   }
 };
 

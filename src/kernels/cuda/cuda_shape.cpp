@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/expert_form.h"
 #include "kernels/cuda/kv_layout.h"
+#include "kernels/cuda/moe_route.h"
 #include "kernels/cuda/sampler.h"
 
 namespace tailrace::cuda {
@@ -21,6 +23,17 @@ Status tune(const AttentionPath& attention, const BackendOptions& options, Group
                                             std::to_string(key.head_dim) + ": " +
                                             std::to_string(group.mixed.decode_ctas) + ", but the GPU holds " +
                                             std::to_string(group.decode_ctas) + " CTAs of that kernel at once"};
+}
+
+// Why no kernel serves the mixture, or "".
+std::string experts_unsupported(const MoeBlock& moe) {
+  if (moe.router.rows > kMostExperts || moe.top_k > kMostTopK) {
+    return std::to_string(moe.top_k) + " of " + std::to_string(moe.router.rows) + " experts; at most " +
+           std::to_string(kMostTopK) + " of " + std::to_string(kMostExperts);
+  }
+  if (moe.gate.first.format != moe.up.first.format) return "experts whose gate and up are stored in different formats";
+  if (moe.router.cols % 8 != 0 || moe.down.first.cols % 8 != 0) return "experts of a width that is no multiple of 8";
+  return "";
 }
 
 }  // namespace
@@ -42,7 +55,10 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
   };
   int launches[kMaxKvGroups] = {};
   for (const LayerBlock& block : blocks) {
-    if (std::holds_alternative<MoeBlock>(block)) return refuse("mixtures of experts");
+    if (const auto* moe = std::get_if<MoeBlock>(&block)) {
+      if (const Status status = check_moe(*moe); !status.ok()) return fail(status);
+      if (const std::string why = experts_unsupported(*moe); !why.empty()) return refuse(why);
+    }
     for_each_product(block, count);
     if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
       s.has_post_norm |= out->post_norm.weight != nullptr;

@@ -2,13 +2,14 @@
 // mix(mix(seed) + (i + 1) * golden ratio), the SplitMix64 generator entered at any place. Two normals come from one
 // word (Box and Muller, by approximate functions). Bound: bytes written / HBM bandwidth, or special functions (two a
 // value).
-#include "kernels/cuda/random_fill.h"
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/random_fill.h"
 
 namespace tailrace::cuda {
 namespace {
@@ -109,6 +110,22 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(Fill p) {
   }
 }
 
+// All units alike: codes of every bit pattern, then bytes of scales.
+__global__ void __launch_bounds__(kThreads)
+    fill_mxfp4_kernel(uint4* out, int64_t pieces, uint64_t key, uint32_t scales) {
+  constexpr int kPieces = expert_unit_bytes(ExpertForm::kMxfp4) / 16, kValuePieces = kMxfp4UnitValues / 16;
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < pieces; i += stride) {
+    if (i % kPieces >= kValuePieces) {
+      out[i] = {scales, scales, scales, scales};
+    } else {
+      const uint64_t low = word(key, 2 * i), high = word(key, 2 * i + 1);
+      out[i] = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+                static_cast<uint32_t>(high >> 32)};
+    }
+  }
+}
+
 template <WeightForm F>
 cudaError_t launch(const Fill& p, cudaStream_t stream) {
   const int64_t wanted = (p.value_pieces + p.scale_pieces + kThreads - 1) / kThreads;
@@ -139,6 +156,22 @@ cudaError_t fill_random(WeightForm form, int64_t rows, int64_t cols, uint64_t se
     case WeightForm::kInt8: return launch<WeightForm::kInt8>(p, stream);
   }
   return cudaErrorInvalidValue;
+}
+
+cudaError_t fill_random_expert(ExpertForm form, int64_t rows, int64_t cols, uint64_t seed, float deviation,
+                               void* packed, cudaStream_t stream) {
+  if (rows <= 0 || cols <= 0) return cudaErrorInvalidValue;
+  const int64_t bytes = expert_matrix_bytes(form, rows, cols);
+  if (form == ExpertForm::kBf16) {  // every place of a unit is a value
+    return fill_random(WeightForm::kBf16, bytes / 2 / kUnitCols, kUnitCols, seed, deviation, packed, stream);
+  }
+  constexpr float kE2m1Deviation = 2.93f;  // of all sixteen codes, equally likely
+  const int exponent = static_cast<int>(lroundf(log2f(deviation / kE2m1Deviation))) + 127;
+  const auto scale = static_cast<uint32_t>(std::clamp(exponent, 1, kMxfp4MostScale) + kMxfp4ScaleBias);
+  const int64_t pieces = bytes / 16, wanted = (pieces + kThreads - 1) / kThreads;
+  fill_mxfp4_kernel<<<static_cast<int>(std::min<int64_t>(wanted, kMaxBlocks)), kThreads, 0, stream>>>(
+      static_cast<uint4*>(packed), pieces, mix(seed + 0x9e3779b97f4a7c15u), scale * 0x01010101u);
+  return cudaGetLastError();
 }
 
 }  // namespace tailrace::cuda

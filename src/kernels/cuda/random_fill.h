@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/expert_form.h"
 #include "kernels/cuda/weight_form.h"
 
 namespace tailrace::cuda {
@@ -17,5 +18,10 @@ namespace tailrace::cuda {
 // cudaErrorInvalidValue: negative sizes or cols no multiple of 32.
 cudaError_t fill_random(WeightForm form, int64_t rows, int64_t cols, uint64_t seed, float deviation, void* packed,
                         cudaStream_t stream);
+
+// The same for an expert's matrix (expert_matrix_bytes at `packed`): kMxfp4 is uniform codes under scales of the
+// nearest power of two.
+cudaError_t fill_random_expert(ExpertForm form, int64_t rows, int64_t cols, uint64_t seed, float deviation,
+                               void* packed, cudaStream_t stream);
 
 }  // namespace tailrace::cuda

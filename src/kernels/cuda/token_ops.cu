@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/linear_forms.cuh"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/step_rows.cuh"
 
 namespace tailrace::cuda {
 namespace {
@@ -120,20 +121,6 @@ __global__ void end_kernel(const StepState* state, StepStamp* stamps) {
 }
 
 // ---- Tokens and weights ------------------------------------------------------------------------------------------
-
-// The row that token t belongs to.
-__device__ __forceinline__ int row_of(const StepRows& s, int t) {
-  if (t < s.num_decode_rows) return t;
-  int low = s.num_decode_rows, high = s.num_rows;  // rows[low].q_start <= t
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (s.rows[middle].q_start <= t ? low : high) = middle;
-  }
-  return low;
-}
-__device__ __forceinline__ int position_of(const BatchRow& row, int t) {
-  return row.kv_len - row.q_len + (t - row.q_start);
-}
 
 // Eight values of a row, from column k on (a multiple of 8).
 __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, float (&out)[8]) {

@@ -1,0 +1,564 @@
+// Mixtures of experts: routing, products and weighted sum against float64 on fresh random inputs, from a captured
+// graph; then us, GB/s and TFLOP/s at gpt-oss-20b's shape.
+//   bench_experts [check|bench|small|all]
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "device/cuda/gpu_code.h"
+#include "kernels/cuda/cuda_experts.h"
+#include "kernels/cuda/gpu_workbench.h"
+#include "kernels/cuda/random_fill.h"
+
+using namespace tailrace;
+using namespace tailrace::cuda;
+using namespace tailrace::cuda::workbench;
+
+namespace {
+
+constexpr int kSms = 132;
+const char* form_name(Format format) { return format == Format::kMXFP4 ? "mxfp4" : "bf16"; }
+
+enum class Spread { kRandom, kUneven, kSame, kTies };
+const char* spread_name(Spread s) {
+  const char* names[] = {"random", "uneven", "one for all", "ties"};
+  return names[static_cast<int>(s)];
+}
+
+struct Case {
+  Format format;
+  int hidden, width, experts, top_k, tokens;
+  Spread spread = Spread::kRandom;
+  Format router = Format::kBF16;
+  bool normed = false;  // x * norm is there already
+};
+
+// A matrix of every expert, packed, and its stored values.
+struct TestExperts {
+  std::vector<float> dense;  // [experts][rows][cols]
+  Buffer<float> bias;
+  Buffer<uint8_t> packed;
+  ExpertWeights weights;
+
+  TestExperts(Format format, int experts, int rows, int cols, std::mt19937& random)
+      : dense(size_t(experts) * rows * cols),
+        bias(size_t(experts) * rows),
+        packed(size_t(experts) * expert_matrix_bytes(*expert_form_of(format), rows, cols)) {
+    std::normal_distribution<float> normal;
+    const size_t stride = packed.count / experts, row_bytes = stored_row_bytes(format, cols);
+    for (float& v : bias.host) v = normal(random);
+    for (int e = 0; e < experts; ++e) {
+      std::vector<std::byte> stored(row_bytes * rows);
+      float* w = dense.data() + size_t(e) * rows * cols;
+      for (int r = 0; r < rows; ++r)
+        fill_row(format, stored.data() + r * row_bytes, cols, w + size_t(r) * cols, random);
+      const TensorView view{
+          .name = "expert", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
+      if (!pack_expert(view, reinterpret_cast<std::byte*>(packed.host.data()) + e * stride).ok()) std::exit(1);
+    }
+    packed.upload(), bias.upload();
+    weights = {.first = {.format = format, .rows = rows, .cols = cols, .data = packed.device, .bias = bias.device},
+               .count = experts,
+               .stride = int64_t(stride)};
+  }
+
+  static void fill_row(Format format, std::byte* row, int cols, float* w, std::mt19937& random) {
+    std::normal_distribution<float> normal(0, 1 / std::sqrt(float(cols)));
+    constexpr float kCodes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    if (format == Format::kBF16) {
+      for (int k = 0; k < cols; ++k) {
+        const __nv_bfloat16 b = __float2bfloat16(normal(random));
+        std::memcpy(row + k * 2, &b, 2);
+        w[k] = __bfloat162float(b);
+      }
+      return;
+    }
+    for (int block = 0; block < cols / 32; ++block, row += 17) {
+      const int e = random() % 16 == 0 ? int(random() % 100) : 124 - int(std::log2(cols)) / 2 + int(random() % 4);
+      row[0] = static_cast<std::byte>(e);
+      for (int i = 0; i < 16; ++i) {
+        const unsigned byte = random() & 255;
+        row[1 + i] = static_cast<std::byte>(byte);
+        for (int half = 0; half < 2; ++half) {
+          const unsigned code = half ? byte >> 4 : byte & 15;
+          w[block * 32 + half * 16 + i] = e == 0 ? 0 : (code & 8 ? -1 : 1) * std::ldexp(kCodes[code & 7], e - 127);
+        }
+      }
+    }
+  }
+};
+
+struct Memory {
+  Buffer<float> x, y, logits, shares, factor, norm, next_norm, squares;
+  Buffer<__nv_bfloat16> normed, gated, next;
+  Buffer<int32_t> ids, entry, token, counts, arrived;
+  Buffer<ExpertTile> tiles;
+  Buffer<BatchRow> rows;
+  ExpertScratch scratch;
+
+  Memory(int hidden, int width, int experts, int top_k, int tokens)
+      : x(size_t(tokens) * hidden),
+        y(size_t(tokens) * top_k * hidden),
+        logits(size_t(tokens) * experts),
+        shares(size_t(tokens) * top_k),
+        factor(tokens),
+        norm(hidden),
+        next_norm(hidden),
+        squares(size_t(8) * std::max(tokens, 16)),
+        normed(size_t(tokens) * hidden),
+        gated(size_t(tokens) * top_k * width),
+        next(size_t(tokens) * hidden),
+        ids(size_t(tokens) * top_k),
+        entry(ids.count),
+        token(ids.count),
+        counts(kRoutingCounts),
+        arrived(tokens),
+        tiles(most_expert_tiles(experts, ids.count, 8)),
+        rows(tokens) {
+    counts.zero(), arrived.zero();
+    scratch = {.x = x.device,
+               .normed = normed.device,
+               .routing = {.logits = logits.device,
+                           .ids = ids.device,
+                           .shares = shares.device,
+                           .entry = entry.device,
+                           .token = token.device,
+                           .factor = factor.device,
+                           .tiles = tiles.device,
+                           .counts = counts.device,
+                           .arrived = arrived.device},
+               .gathered = reinterpret_cast<__nv_bfloat16*>(y.device),
+               .gated = gated.device,
+               .y = y.device};
+  }
+};
+
+struct Problem {
+  const Case& c;
+  std::mt19937& random;
+  Memory m;
+  TestExperts gate, up, down;
+  std::vector<float> router;
+  Buffer<uint8_t> stored_router;
+  Buffer<float> router_bias;
+  MoeBlock block;
+  StepRows rows;
+  std::vector<bool> idle;
+
+  Problem(const Case& c, std::mt19937& random)
+      : c(c),
+        random(random),
+        m(c.hidden, c.width, c.experts, c.top_k, c.tokens),
+        gate(c.format, c.experts, c.width, c.hidden, random),
+        up(c.format, c.experts, c.width, c.hidden, random),
+        down(c.format, c.experts, c.hidden, c.width, random),
+        router(size_t(c.experts) * c.hidden),
+        stored_router(router.size() * 4),
+        router_bias(c.experts),
+        idle(c.tokens) {
+    std::normal_distribution<float> normal;
+    for (size_t i = 0; i < router.size(); ++i) {
+      const float v = c.spread == Spread::kTies ? 0 : normal(random) / std::sqrt(float(c.hidden));
+      if (c.router == Format::kF32) {
+        std::memcpy(stored_router.host.data() + i * 4, &v, 4), router[i] = v;
+      } else {
+        const __nv_bfloat16 b = __float2bfloat16(v);
+        std::memcpy(stored_router.host.data() + i * 2, &b, 2), router[i] = __bfloat162float(b);
+      }
+    }
+    for (int e = 0; e < c.experts; ++e) {
+      float& b = router_bias.host[e];
+      b = c.spread == Spread::kTies ? float(e % 2) : normal(random);
+      if (c.spread == Spread::kSame) b += e >= c.experts - c.top_k ? 50 : 0;
+      if (c.spread == Spread::kUneven) b += e % 3 == 0 ? -60 : e % 5 == 1 ? 3 : 0;
+    }
+    for (float& v : m.norm.host) v = 1 + 0.1f * normal(random);
+    for (float& v : m.next_norm.host) v = 1 + 0.1f * normal(random);
+    stored_router.upload(), router_bias.upload(), m.norm.upload(), m.next_norm.upload();
+    make_rows();
+    block = {.norm = {.weight = m.norm.device, .eps = 1e-5f},
+             .router = {.format = c.router,
+                        .rows = c.experts,
+                        .cols = c.hidden,
+                        .data = stored_router.device,
+                        .bias = router_bias.device},
+             .gate = gate.weights,
+             .up = up.weights,
+             .down = down.weights,
+             .top_k = c.top_k};
+  }
+
+  // A third decode rows of which some are idle, then two rows of several tokens; few tokens: decode rows.
+  void make_rows() {
+    const int decode = c.tokens <= 64 ? c.tokens : c.tokens / 3, extend = c.tokens - decode;
+    int num = 0;
+    for (; num < decode; ++num) {
+      idle[num] = c.tokens > 2 && random() % 5 == 0;
+      m.rows.host[num] = {.slot = num, .q_start = num, .q_len = 1, .kv_len = idle[num] ? 0 : 5, .samples = 1};
+    }
+    for (int part = 0, at = decode; part < 2 && extend > 0; ++part) {
+      const int count = part == 0 ? extend / 2 : c.tokens - at;
+      m.rows.host[num] = {.slot = num, .q_start = at, .q_len = count, .kv_len = count, .samples = 1};
+      at += count, ++num;
+    }
+    m.rows.upload();
+    rows = {m.rows.device, num, decode, c.tokens};
+  }
+
+  void fill_x() {
+    std::normal_distribution<float> normal;
+    for (int t = 0; t < c.tokens; ++t) {
+      const float size = std::exp(normal(random));
+      for (int k = 0; k < c.hidden; ++k) {
+        float& v = m.x.host[size_t(t) * c.hidden + k];
+        v = idle[t] ? 0 : size * normal(random);
+        m.normed.host[size_t(t) * c.hidden + k] = __float2bfloat16(v * m.norm.host[k]);
+      }
+    }
+    m.x.upload();
+    for (auto* b : {&m.y, &m.logits, &m.shares, &m.factor, &m.squares}) b->poison();
+    for (auto* b : {&m.gated, &m.next, &m.normed}) b->poison();
+    if (c.normed) m.normed.upload();
+  }
+  int stride() const { return std::max(c.tokens, 16); }
+};
+
+// Faults of the routing: logits, the choice made from them, shares, and that entries and tiles are a partition by
+// expert.
+bool routing_is_right(Problem& p, double* worst) {
+  Memory& m = p.m;
+  for (auto* b : {&m.logits, &m.shares, &m.factor}) b->download();
+  for (auto* b : {&m.ids, &m.entry, &m.token, &m.counts, &m.arrived}) b->download();
+  m.tiles.download();
+  const Case& c = p.c;
+  bool ok = true;
+  std::vector<int> owner(size_t(c.tokens) * c.top_k, -1);
+  int entries = 0;
+  for (int t = 0; t < c.tokens; ++t) {
+    const int32_t* ids = m.ids.host.data() + size_t(t) * c.top_k;
+    if (p.idle[t]) {
+      for (int i = 0; i < c.top_k; ++i) ok &= ids[i] == -1 && m.entry.host[size_t(t) * c.top_k + i] == -1;
+      continue;
+    }
+    const float* x = p.m.x.host.data() + size_t(t) * c.hidden;  // as before the step
+    const float* logits = m.logits.host.data() + size_t(t) * c.experts;
+    double squares = 0;
+    for (int k = 0; k < c.hidden; ++k) squares += double(x[k]) * x[k];
+    const double factor = 1 / std::sqrt(squares / c.hidden + 1e-5);
+    *worst = std::max(*worst, std::abs(m.factor.host[t] / factor - 1));
+    for (int e = 0; e < c.experts; ++e) {
+      double sum = 0;
+      for (int k = 0; k < c.hidden; ++k) sum += double(p.router[size_t(e) * c.hidden + k]) * x[k] * m.norm.host[k];
+      const double want = sum * factor + p.router_bias.host[e],
+                   error = std::abs(logits[e] - want) / (1 + std::abs(want));
+      *worst = std::isnan(error) ? 1e9 : std::max(*worst, error);
+    }
+    std::vector<int> order(c.experts);
+    for (int e = 0; e < c.experts; ++e) order[e] = e;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+    double sum = 0;
+    for (int i = 0; i < c.top_k; ++i) sum += std::exp(double(logits[order[i]]) - logits[order[0]]);
+    for (int i = 0; i < c.top_k; ++i, ++entries) {
+      ok &= ids[i] == order[i];
+      const double share = std::exp(double(logits[order[i]]) - logits[order[0]]) / sum;
+      *worst = std::max(*worst, std::abs(m.shares.host[size_t(t) * c.top_k + i] - share));
+      const int at = m.entry.host[size_t(t) * c.top_k + i];
+      if (!ok || at < 0 || at >= int(owner.size()) || owner[at] != -1 || m.token.host[at] != t) return false;
+      owner[at] = ids[i];
+    }
+  }
+  for (int i = kCountChosen; i < kCountOf + c.experts; ++i) ok &= m.counts.host[i] == 0;  // ready for the next launch
+  for (int t = 0; t < c.tokens; ++t) ok &= m.arrived.host[t] == 0;
+  int covered = 0;
+  for (int i = 0; i < m.counts.host[kCountTiles]; ++i) {
+    const ExpertTile& tile = m.tiles.host[i];
+    ok &= tile.first == covered && tile.count > 0;
+    for (int k = 0; ok && k < tile.count; ++k) ok &= owner[tile.first + k] == tile.expert;
+    covered += tile.count;
+  }
+  return ok && covered == entries;
+}
+
+double dot(const TestExperts& w, int64_t row, const float* x, int cols) {
+  const float* r = w.dense.data() + row * cols;
+  double sum = 0;
+  for (int k = 0; k < cols; ++k) sum += double(r[k]) * x[k];
+  return sum;
+}
+
+// Error of the step's new x relative to the size of what it adds; of next and of the sums of squares, relative.
+double sums_error(Problem& p, const std::vector<float>& before) {
+  const Case& c = p.c;
+  Memory& m = p.m;
+  Buffer<float>& x = m.x;
+  x.download(), m.next.download(), m.squares.download();
+  double error = 0, size = 0, worst = 0;
+  std::vector<float> normed(c.hidden), gated(c.width);
+  for (int t = 0; t < c.tokens; ++t) {
+    std::vector<double> want(c.hidden, 0.0);
+    const float* was = before.data() + size_t(t) * c.hidden;
+    for (int k = 0; k < c.hidden; ++k) normed[k] = bf16_round(was[k] * m.norm.host[k]);
+    for (int i = 0; i < c.top_k && !p.idle[t]; ++i) {
+      const int64_t e = m.ids.host[size_t(t) * c.top_k + i];
+      const double factor = m.factor.host[t], share = m.shares.host[size_t(t) * c.top_k + i];
+      for (int r = 0; r < c.width; ++r) {
+        const int64_t row = e * c.width + r;
+        const double g = std::min(dot(p.gate, row, normed.data(), c.hidden) * factor + p.gate.bias.host[row], 7.0);
+        const double u = std::clamp(dot(p.up, row, normed.data(), c.hidden) * factor + p.up.bias.host[row], -7.0, 7.0);
+        gated[r] = bf16_round(float(g / (1 + std::exp(-1.702f * g)) * (u + 1)));
+      }
+      for (int r = 0; r < c.hidden; ++r) {
+        const int64_t row = e * c.hidden + r;
+        want[r] += share * (dot(p.down, row, gated.data(), c.width) + p.down.bias.host[row]);
+      }
+    }
+    double squares = 0, got_squares = 0;
+    for (int k = 0; k < c.hidden; ++k) {
+      const double got = x.host[size_t(t) * c.hidden + k], exact = was[k] + want[k];
+      error += (got - exact) * (got - exact), size += want[k] * want[k];
+      if (!(std::abs(got - exact) < 0.1 * (1 + std::abs(exact)))) worst = 1;
+      squares += got * got;
+      const float next = __bfloat162float(m.next.host[size_t(t) * c.hidden + k]);
+      if (!(next == bf16_round(x.host[size_t(t) * c.hidden + k] * m.next_norm.host[k]))) worst = 2;
+    }
+    for (int part = 0; part < mixture_parts(c.hidden); ++part)
+      got_squares += m.squares.host[size_t(part) * p.stride() + t];
+    if (!(std::abs(got_squares - squares) <= 1e-4 * squares + 1e-30)) worst = 3;
+  }
+  const double relative = size > 0 ? std::sqrt(error / size) : 0;
+  return worst > 0 || std::isnan(relative) ? 100 + worst : relative;
+}
+
+int run_case(const Case& c, std::mt19937& random) {
+  Problem p(c, random);
+  CudaExperts experts;
+  experts.prepare(p.m.scratch, kSms);
+  const NextNorm next{p.m.next_norm.device, p.m.next.device, p.m.squares.device};
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  GPU_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  GPU_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  experts.run(p.block, p.rows, c.normed, next, p.stride(), stream);
+  GPU_CHECK(cudaStreamEndCapture(stream, &graph));
+  GPU_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  double routing = 0, sums = 0;
+  bool right = true, repeats = true;
+  for (int round = 0; round < 2; ++round) {  // other inputs, other experts, the same graph
+    p.fill_x();
+    const std::vector<float> before = p.m.x.host;
+    GPU_CHECK(cudaDeviceSynchronize());
+    GPU_CHECK(cudaGraphLaunch(exec, stream));
+    GPU_CHECK(cudaStreamSynchronize(stream));
+    right &= routing_is_right(p, &routing);
+    if (!right) break;
+    sums = std::max(sums, sums_error(p, before));
+    const std::vector<float> first = p.m.x.host;
+    p.m.x.host = before;
+    p.m.x.upload();
+    GPU_CHECK(cudaDeviceSynchronize());
+    GPU_CHECK(cudaGraphLaunch(exec, stream));
+    GPU_CHECK(cudaStreamSynchronize(stream));
+    p.m.x.download();
+    repeats &= std::memcmp(first.data(), p.m.x.host.data(), first.size() * 4) == 0;
+  }
+  GPU_CHECK(cudaGraphExecDestroy(exec));
+  GPU_CHECK(cudaGraphDestroy(graph));
+  GPU_CHECK(cudaStreamDestroy(stream));
+  const bool ok = right && repeats && routing < 1e-4 && sums < 5e-3;
+  std::printf("%scheck experts %-5s %4d x %4d, %d of %2d, %3d tokens, %-11s: routing %.1e, sums %.1e%s%s\n",
+              ok ? "" : "FAIL ", form_name(c.format), c.hidden, c.width, c.top_k, c.experts, c.tokens,
+              spread_name(c.spread), routing, sums, right ? "" : ", wrong routing", repeats ? "" : ", repeats differ");
+  return !ok;
+}
+
+int run_checks() {
+  std::mt19937 random(std::random_device{}());
+  int failed = 0;
+  for (const Format format : {Format::kMXFP4, Format::kBF16}) {
+    for (const int tokens : {1, 2, 5, 8, 31, 33, 64, 65, 100, 257, 600}) {
+      const Spread spread = static_cast<Spread>(random() % 4);
+      failed += run_case({format, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens <= 64}, random);
+      failed += run_case({format, 64, 32, 8, 2, tokens, spread, Format::kF32}, random);
+    }
+    for (const Spread spread : {Spread::kUneven, Spread::kSame, Spread::kTies}) {
+      for (const int tokens : {9, 64, 130, 520}) failed += run_case({format, 192, 224, 16, 3, tokens, spread}, random);
+    }
+    for (const int tokens : {3, 70}) failed += run_case({format, 2880, 2880, 6, 4, tokens}, random);
+    failed += run_case({format, 64, 64, 128, 4, 300, Spread::kUneven}, random);
+  }
+  return failed;
+}
+
+int run_small() {
+  std::mt19937 random(std::random_device{}());
+  int failed = 0;
+  for (const Format format : {Format::kMXFP4, Format::kBF16}) {
+    for (const int tokens : {2, 66}) failed += run_case({format, 96, 64, 4, 2, tokens}, random);
+  }
+  return failed;
+}
+
+// gpt-oss-20b's experts, three layers' weights in turn.
+constexpr int kHidden = 2880, kExperts = 32, kTopK = 4, kLayers = 3;
+
+struct Layers {
+  Format format;
+  ExpertForm form;
+  int64_t matrix;  // bytes
+  Buffer<uint8_t> weights;
+  Buffer<__nv_bfloat16> router;
+
+  explicit Layers(Format format)
+      : format(format),
+        form(*expert_form_of(format)),
+        matrix(expert_matrix_bytes(form, kHidden, kHidden)),
+        weights(size_t(3) * kLayers * kExperts * matrix, false),
+        router(size_t(kExperts) * kHidden, false) {
+    const float deviation = 1 / std::sqrt(float(kHidden));
+    for (int i = 0; i < 3 * kLayers * kExperts; ++i) {
+      GPU_CHECK(fill_random_expert(form, kHidden, kHidden, i, deviation, weights.device + i * matrix, nullptr));
+    }
+    fill_normal(router.device, router.count, 5, 0.02f);
+  }
+  ExpertWeights part(int layer, int i) const {
+    return {.first = {.format = format,
+                      .rows = kHidden,
+                      .cols = kHidden,
+                      .data = weights.device + (int64_t(layer) * 3 + i) * kExperts * matrix},
+            .count = kExperts,
+            .stride = matrix};
+  }
+  MoeBlock block(const Memory& m, int layer) const {
+    return {.norm = {.weight = m.norm.device},
+            .router = {.format = Format::kBF16, .rows = kExperts, .cols = kHidden, .data = router.device},
+            .gate = part(layer, 0),
+            .up = part(layer, 1),
+            .down = part(layer, 2),
+            .top_k = kTopK};
+  }
+};
+
+// One number of tokens.
+struct Steps {
+  const Layers& layers;
+  int tokens, entries;
+  bool few;
+  int tile;
+  Memory m;
+  StepRows rows;
+  CudaExperts experts;
+
+  Steps(const Layers& layers, int tokens)
+      : layers(layers),
+        tokens(tokens),
+        entries(tokens * kTopK),
+        few(tokens <= kMostFewExpertTokens),
+        tile(few ? few_tile_tokens(tokens) : many_tile_tokens(entries, kExperts)),
+        m(kHidden, kHidden, kExperts, kTopK, tokens),
+        rows{m.rows.device, tokens, tokens, tokens} {
+    std::mt19937 random(tokens);
+    std::normal_distribution<float> normal;
+    for (float& v : m.x.host) v = normal(random);
+    for (float& v : m.norm.host) v = 1;
+    for (int t = 0; t < tokens; ++t) {
+      m.rows.host[t] = {.slot = t, .q_start = t, .q_len = 1, .kv_len = 5, .samples = 1};
+    }
+    m.x.upload(), m.norm.upload(), m.rows.upload();
+    experts.prepare(m.scratch, kSms);
+  }
+  NextNorm next() const { return {m.norm.device, m.next.device, m.squares.device}; }
+  int stride() const { return std::max(tokens, 16); }
+
+  double all() {
+    return time_us(kLayers * 4, [&](int i, cudaStream_t stream) {
+      experts.run(layers.block(m, i % kLayers), rows, few, next(), stride(), stream);
+    });
+  }
+  double routing() const {
+    const MoeBlock b = layers.block(m, 0);
+    const RouteParams p{.rows = rows,
+                        .x = m.x.device,
+                        .hidden = kHidden,
+                        .norm = m.norm.device,
+                        .eps = 1e-5f,
+                        .router = b.router.data,
+                        .experts = kExperts,
+                        .top_k = kTopK,
+                        .tile_tokens = tile,
+                        .gathers = !few,
+                        .normed = few ? nullptr : m.normed.device,
+                        .out = m.scratch.routing};
+    return time_us(
+        12, [&](int, cudaStream_t stream) { GPU_CHECK(route(p, stream)); }, 7);
+  }
+  double mixing() const {
+    const MixParams p{.routing = m.scratch.routing,
+                      .tokens = tokens,
+                      .top_k = kTopK,
+                      .hidden = kHidden,
+                      .y = m.y.device,
+                      .x = m.x.device,
+                      .next = next(),
+                      .squares_stride = stride()};
+    return time_us(
+        12, [&](int, cudaStream_t stream) { GPU_CHECK(mix(p, stream)); }, 7);
+  }
+  double products(bool gated) const {
+    const Routing& r = m.scratch.routing;
+    ExpertParams p{.matrix = {},
+                   .tiles = r.tiles,
+                   .num_tiles = r.counts + kCountTiles,
+                   .tile_tokens = tile,
+                   .most_tiles = int(most_expert_tiles(kExperts, entries, tile)),
+                   .most_entries = entries};
+    p.form = layers.form, p.rows = p.cols = kHidden, p.gated = gated;
+    p.x = gated && few ? m.normed.device : m.gated.device, p.token = gated && few ? r.token : nullptr;
+    p.alpha = 1.702f, p.limit = 7, p.gated_out = m.scratch.gathered, p.out = m.y.device;
+    return time_us(
+        kLayers * 4,
+        [&](int i, cudaStream_t stream) {
+          ExpertParams q = p;
+          for (int j = 0; j < 2; ++j) {
+            q.matrix[j] = {layers.part(i % kLayers, gated ? j : 2).first.data, layers.matrix, nullptr};
+          }
+          GPU_CHECK(few ? run_experts_few(q, stream) : run_experts_many(q, stream));
+        },
+        7);
+  }
+};
+
+void run_bench() {
+  const double ceiling = read_ceiling_gbs();
+  std::printf("read ceiling %.0f GB/s; 2880 x 2880, 4 of 32 experts; floor: bytes of the chosen experts\n", ceiling);
+  std::printf("%-6s %6s %8s %8s %8s %7s %4s %8s | alone, us: %8s %8s %8s %8s\n", "form", "tokens", "experts", "us",
+              "floor us", "GB/s", "%", "TFLOP/s", "routing", "gate, up", "down", "mix");
+  for (const Format format : {Format::kMXFP4, Format::kBF16}) {
+    const Layers layers(format);
+    for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
+      Steps steps(layers, tokens);
+      const double us = steps.all();
+      steps.m.ids.download();
+      std::vector<bool> chosen(kExperts);
+      for (int id : steps.m.ids.host) chosen[id] = true;
+      const int distinct = int(std::count(chosen.begin(), chosen.end(), true));
+      const double bytes = 3.0 * distinct * layers.matrix, flops = 6.0 * steps.entries * kHidden * double(kHidden);
+      const double gate = steps.products(true), down = steps.products(false), mix = steps.mixing();
+      std::printf("%-6s %6d %8d %8.1f %8.1f %7.0f %3.0f%% %8.0f | %19.1f %8.1f %8.1f %8.1f\n", form_name(format),
+                  tokens, distinct, us, bytes / ceiling / 1000, bytes / us / 1000, bytes / us / 10 / ceiling,
+                  flops / us / 1e6, steps.routing(), gate, down, mix);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "all";
+  int failed = 0;
+  if (mode == "all" || mode == "check") failed = run_checks();
+  if (mode == "small") failed = run_small();
+  if (mode == "all" || mode == "bench") run_bench();
+  if (failed > 0) std::printf("%d checks failed\n", failed);
+  return failed > 0;
+}

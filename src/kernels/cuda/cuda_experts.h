@@ -1,0 +1,31 @@
+// CudaExperts: queues a mixture of experts: routing, products as few or many tokens an expert ask for, the weighted
+// sum.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/blocks.h"
+#include "kernels/cuda/experts.h"
+
+namespace tailrace::cuda {
+
+// Steps of up to so many tokens take the kernels for few tokens an expert; without Hopper's code all do.
+inline constexpr int kMostFewExpertTokens = 64;
+
+class CudaExperts {
+ public:
+  // Loads kernels; `scratch` outlives the object. Boot only.
+  void prepare(const ExpertScratch& scratch, int num_sms);
+  // scratch.x += the mixture of its tokens. normed: scratch.normed holds bf16(x * norm) already. next: what the block
+  // after needs, its sums of squares in mixture_parts(hidden) parts of squares_stride.
+  void run(const MoeBlock& block, const StepRows& rows, bool normed, const NextNorm& next, int squares_stride,
+           cudaStream_t stream);
+
+ private:
+  void multiply(const ExpertWeights& one, const ExpertWeights* other, ExpertParams params, bool many,
+                cudaStream_t stream);
+
+  const ExpertScratch* scratch_ = nullptr;
+};
+
+}  // namespace tailrace::cuda

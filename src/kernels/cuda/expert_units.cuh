@@ -1,0 +1,74 @@
+// How the experts' kernels read units (expert_form.h) and finish sums: shared by those for few tokens and for many.
+#pragma once
+
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/ptx.h"
+
+namespace tailrace::cuda {
+
+// A lane's part of a unit: its 16 rows' operands of four steps. load(unit, group): of rows 16 * group and on.
+template <ExpertForm F>
+struct UnitPart;
+
+template <>
+struct UnitPart<ExpertForm::kBf16> {
+  uint4 v[4];
+  template <typename Load16, typename Load4>
+  __device__ __forceinline__ void load(int group, int lane, const Load16& load_16, const Load4&) {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) v[s] = load_16((group * 4 + s) * 512 + lane * 16);
+  }
+  __device__ __forceinline__ void step(int s, uint32_t (&a)[4]) const {
+    a[0] = v[s].x, a[1] = v[s].y, a[2] = v[s].z, a[3] = v[s].w;
+  }
+};
+
+template <>
+struct UnitPart<ExpertForm::kMxfp4> {
+  uint4 v;
+  uint32_t scales;  // bytes: block 0 of row g and of row g + 8, block 1 of both
+  template <typename Load16, typename Load4>
+  __device__ __forceinline__ void load(int group, int lane, const Load16& load_16, const Load4& load_4) {
+    v = load_16(group * 512 + lane * 16);
+    scales = load_4(kMxfp4UnitValues + group * 32 + lane / 4 * 4);
+  }
+  static __device__ __forceinline__ __nv_bfloat162 pair_of(uint32_t bits) {
+    return *reinterpret_cast<const __nv_bfloat162*>(&bits);
+  }
+  static __device__ __forceinline__ uint32_t scaled(uint32_t pair, uint32_t scale) {
+    const __nv_bfloat162 product = __hmul2(pair_of(pair), pair_of(scale));
+    return *reinterpret_cast<const uint32_t*>(&product);
+  }
+  __device__ __forceinline__ void step(int s, uint32_t (&a)[4]) const {
+    const uint32_t w = s == 0 ? v.x : s == 1 ? v.y : s == 2 ? v.z : v.w;
+    // bf16 of both blocks, of row g and of row g + 8.
+    const uint32_t rows[2] = {(scales & 0x00ff00ffu) << 7, scales >> 1 & 0x7f807f80u};
+    uint32_t scale[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const __nv_bfloat162 both = pair_of(rows[i]), one = s < 2 ? __low2bfloat162(both) : __high2bfloat162(both);
+      scale[i] = *reinterpret_cast<const uint32_t*>(&one);
+    }
+    a[0] = scaled(w & 0x81c081c0u, scale[0]);
+    a[1] = scaled(w << 3 & 0x81c081c0u, scale[1]);
+    a[2] = scaled((w << 6 & 0x01c001c0u) | (w << 2 & 0x80008000u), scale[0]);
+    a[3] = scaled((w >> 3 & 0x01c001c0u) | (w << 1 & 0x80008000u), scale[1]);
+  }
+};
+
+__device__ __forceinline__ float clamped_swiglu(const ExpertParams& p, float gate, float up) {
+  gate = fminf(gate, p.limit);
+  up = fminf(fmaxf(up, -p.limit), p.limit);
+  return gate / (1.0f + __expf(-p.alpha * gate)) * (up + 1.0f);
+}
+
+// What kernels before wrote is read past the first-level cache, which may hold an earlier layer's.
+__device__ __forceinline__ ExpertTile load_tile(const ExpertParams& p, int i) {
+  const int32_t* tile = &p.tiles[i].expert;
+  return {__ldcg(tile), __ldcg(tile + 1), __ldcg(tile + 2)};
+}
+__device__ __forceinline__ float entry_factor(const ExpertParams& p, int entry) {
+  return p.factor != nullptr ? __ldcg(p.factor + __ldcg(p.factor_of + entry)) : 1.0f;
+}
+
+}  // namespace tailrace::cuda

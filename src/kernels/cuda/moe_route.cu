@@ -1,0 +1,401 @@
+// Routing of a mixture of experts. Few tokens: a CTA takes eight rows of the router, asked for before the kernel before
+// has ended, and a token or four, brought to shared memory once. Many: a warp takes four rows for four tokens. The last
+// warp with a token's logits chooses its experts and counts them, the last CTA of all lays out the entries by expert
+// and the tiles. Bound: latency of two or three dependent reads where tokens are few, 2 * tokens * experts * hidden
+// FLOP in fp32 where they are many.
+#include "kernels/cuda/moe_route.h"
+
+#include <cfloat>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_forms.cuh"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/step_rows.cuh"
+
+namespace tailrace::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kFewTokens = 64;    // up to here a warp takes one expert
+constexpr int kSingleTokens = 8;  // up to here a CTA takes one token, and one CTA chooses for all
+constexpr int kMany = 4;
+constexpr size_t kRouteRoom = 48 * 1024;  // of shared memory, without asking for more
+constexpr int kAhead = 12;                // pieces of a router's row that a lane holds
+
+__device__ __forceinline__ void load_8(const float* from, float (&v)[8]) {
+  const float4 a = __ldcg(reinterpret_cast<const float4*>(from)), b = __ldcg(reinterpret_cast<const float4*>(from + 4));
+  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+// Eight values of a router's row.
+template <Format F>
+struct Piece {
+  uint4 v[F == Format::kF32 ? 2 : 1];
+  __device__ __forceinline__ void load(const void* router, int64_t at) {
+    const auto* from = static_cast<const char*>(router) + at * (F == Format::kF32 ? 4 : 2);
+#pragma unroll
+    for (int i = 0; i < (F == Format::kF32 ? 2 : 1); ++i) v[i] = reinterpret_cast<const uint4*>(from)[i];
+  }
+  __device__ __forceinline__ void values(float (&out)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint4& part = v[F == Format::kF32 ? i / 4 : 0];
+      const int word = F == Format::kF32 ? i % 4 : i / 2;
+      const uint32_t bits = word == 0 ? part.x : word == 1 ? part.y : word == 2 ? part.z : part.w;
+      if constexpr (F == Format::kF32) {
+        out[i] = __uint_as_float(bits);
+      } else if constexpr (F == Format::kF16) {
+        out[i] = i % 2 == 0 ? __low2float(halves_of(bits)) : __high2float(halves_of(bits));
+      } else {
+        out[i] = __uint_as_float(i % 2 == 0 ? bits << 16 : bits & 0xffff0000u);
+      }
+    }
+  }
+};
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+  return v;
+}
+
+__device__ __forceinline__ bool idle_token(const StepRows& rows, int t) {
+  return rows.rows[row_of(rows, t)].kv_len == 0;
+}
+
+// Larger floats have larger keys; what is no number counts as the least, so that a choice always exists.
+__device__ __forceinline__ uint32_t key_of(float logit) {
+  const uint32_t bits = __float_as_uint(fmaxf(logit, -FLT_MAX));
+  return static_cast<int32_t>(bits) < 0 ? ~bits : bits | 0x80000000u;
+}
+
+// A warp chooses the experts of a token.
+__device__ void choose(const RouteParams& p, int t) {
+  constexpr int kLaneExperts = kMostExperts / 32;
+  const int lane = threadIdx.x % 32;
+  const int64_t at = int64_t{t} * p.top_k;
+  const bool idle = idle_token(p.rows, t);
+  uint32_t key[kLaneExperts];
+#pragma unroll
+  for (int j = 0; j < kLaneExperts; ++j) {
+    const int e = j * 32 + lane;
+    key[j] = e < p.experts ? key_of(__ldcg(p.out.logits + int64_t{t} * p.experts + e)) : 0;
+  }
+  float first = 0, sum = 0, mine = 0;
+  int my_id = 0;
+  for (int i = 0; i < p.top_k; ++i) {
+    uint32_t best = 0;
+    int slot = 0;
+#pragma unroll
+    for (int j = 0; j < kLaneExperts; ++j) {
+      if (key[j] > best) best = key[j], slot = j;
+    }
+    const uint32_t most = __reduce_max_sync(~0u, best);
+    const int id =
+        static_cast<int>(__reduce_min_sync(~0u, best == most ? static_cast<uint32_t>(slot * 32 + lane) : ~0u));
+#pragma unroll
+    for (int j = 0; j < kLaneExperts; ++j) {
+      if (id == j * 32 + lane) key[j] = 0;
+    }
+    const float logit = __uint_as_float(static_cast<int32_t>(most) < 0 ? most & 0x7fffffffu : ~most);
+    if (i == 0) first = logit;
+    const float weight = expf(logit - first);
+    sum += weight;
+    if (lane == i) mine = weight, my_id = id;
+  }
+  if (lane >= p.top_k) return;
+  p.out.ids[at + lane] = idle ? -1 : my_id, p.out.shares[at + lane] = mine / sum;
+  p.out.entry[at + lane] = idle ? -1 : atomicAdd(p.out.counts + kCountOf + my_id, 1);
+}
+
+// One CTA: where each expert's entries begin, and their tiles; unless gather_entries follows, the entries.
+__device__ void lay_out(const RouteParams& p) {
+  __shared__ int first[kMostExperts];
+  int32_t* counts = p.out.counts;
+  if (threadIdx.x < 32) {  // running sums of entries and of tiles, 32 experts at a time
+    int entries_before = 0, tiles_before = 0;
+    for (int base = 0; base < p.experts; base += 32) {
+      const int e = base + static_cast<int>(threadIdx.x), mine = e < p.experts ? __ldcg(counts + kCountOf + e) : 0;
+      const int my_tiles = (mine + p.tile_tokens - 1) / p.tile_tokens;
+      int upto = mine, tiles_upto = my_tiles;
+#pragma unroll
+      for (int o = 1; o < 32; o *= 2) {
+        const int a = __shfl_up_sync(~0u, upto, o), b = __shfl_up_sync(~0u, tiles_upto, o);
+        if (static_cast<int>(threadIdx.x) >= o) upto += a, tiles_upto += b;
+      }
+      const int begin = entries_before + upto - mine;
+      if (e < p.experts) first[e] = counts[kFirstOf + e] = begin, counts[kCountOf + e] = 0;
+      for (int i = 0; i < my_tiles; ++i) {
+        p.out.tiles[tiles_before + tiles_upto - my_tiles + i] = {e, begin + i * p.tile_tokens,
+                                                                 min(p.tile_tokens, mine - i * p.tile_tokens)};
+      }
+      entries_before += __shfl_sync(~0u, upto, 31), tiles_before += __shfl_sync(~0u, tiles_upto, 31);
+    }
+    if (threadIdx.x == 0) counts[kCountTiles] = tiles_before;
+  }
+  if (p.gathers) return;
+  __syncthreads();
+  for (int i = threadIdx.x; i < p.rows.num_tokens * p.top_k; i += kThreads) {
+    const int id = __ldcg(p.out.ids + i);
+    if (id < 0) continue;
+    const int at = first[id] + __ldcg(p.out.entry + i);
+    p.out.entry[i] = at;
+    p.out.token[at] = i / p.top_k;
+  }
+}
+
+// All of the CTA's logits are written. The last CTA with logits of these tokens chooses their experts, the last of all
+// lays out.
+__device__ void finish_route(const RouteParams& p, int t0, int count) {
+  __shared__ int last;
+  const int tokens = p.rows.num_tokens, warp = threadIdx.x / 32, mine = min(count, tokens - t0);
+  // Whether this CTA is the last to add `amount` to a count that ends at `total`; what the others wrote is then seen.
+  const auto is_last = [&](int32_t* counter, int amount, int total) {
+    __threadfence();
+    __syncthreads();
+    if (amount == total) return true;
+    if (threadIdx.x == 0) {
+      last = atomicAdd(counter, amount) + amount == total;
+      if (last) *counter = 0;
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last != 0;
+  };
+  if (tokens <= kSingleTokens) {  // fewer round trips: one CTA chooses for all
+    if (!is_last(p.out.counts + kCountChosen, 1, static_cast<int>(gridDim.x * gridDim.y))) return;
+    if (warp < tokens) choose(p, warp);
+    __threadfence();
+    __syncthreads();
+  } else {
+    if (!is_last(p.out.arrived + t0, 1, static_cast<int>(gridDim.y))) return;
+    for (int t = warp; t < mine; t += kWarps) choose(p, t0 + t);
+    if (!is_last(p.out.counts + kCountChosen, mine, tokens)) return;
+  }
+  lay_out(p);
+}
+
+template <Format F, int TOKENS, int EXPERTS>
+__global__ void __launch_bounds__(kThreads) route_many_kernel(const __grid_constant__ RouteParams p) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tokens = p.rows.num_tokens;
+  const int t0 = blockIdx.x * TOKENS, e0 = (blockIdx.y * kWarps + warp) * EXPERTS;
+  ptx::let_next_kernel_start();
+  ptx::wait_for_previous_kernel();
+  float sums[TOKENS][EXPERTS] = {}, squares[TOKENS] = {};
+  for (int k = lane * 8; k < p.hidden; k += 256) {
+    float norm[8], x[TOKENS][8];
+    load_8(p.norm + k, norm);
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) {
+      load_8(p.x + int64_t{min(t0 + t, tokens - 1)} * p.hidden + k, x[t]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) squares[t] += x[t][i] * x[t][i], x[t][i] *= norm[i];
+    }
+#pragma unroll
+    for (int e = 0; e < EXPERTS; ++e) {
+      float w[8];
+      Piece<F> piece;
+      piece.load(p.router, int64_t{min(e0 + e, p.experts - 1)} * p.hidden + k);
+      piece.values(w);
+#pragma unroll
+      for (int t = 0; t < TOKENS; ++t) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) sums[t][e] += w[i] * x[t][i];
+      }
+    }
+    if (p.normed != nullptr && blockIdx.y == 0) {
+#pragma unroll
+      for (int t = 0; t < TOKENS; ++t) {  // each warp has them all
+        if (t % kWarps != warp || t0 + t >= tokens) continue;
+        const uint4 packed = {ptx::pack_bf16(x[t][0], x[t][1]), ptx::pack_bf16(x[t][2], x[t][3]),
+                              ptx::pack_bf16(x[t][4], x[t][5]), ptx::pack_bf16(x[t][6], x[t][7])};
+        *reinterpret_cast<uint4*>(p.normed + int64_t{t0 + t} * p.hidden + k) = packed;
+      }
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) {
+    const float factor = rsqrtf(warp_sum(squares[t]) / static_cast<float>(p.hidden) + p.eps);
+#pragma unroll
+    for (int e = 0; e < EXPERTS; ++e) {
+      const float sum = warp_sum(sums[t][e]);
+      if (lane != 0 || t0 + t >= tokens || e0 + e >= p.experts) continue;
+      p.out.logits[int64_t{t0 + t} * p.experts + e0 + e] = sum * factor + (p.bias != nullptr ? p.bias[e0 + e] : 0.0f);
+    }
+    if (lane == 0 && e0 == 0 && t0 + t < tokens) p.out.factor[t0 + t] = factor;
+  }
+  finish_route(p, t0, TOKENS);
+}
+
+// x * norm of a token in shared memory, and this thread's part of its sum of squares.
+__device__ __forceinline__ float load_token(const RouteParams& p, int t, float* to) {
+  float squares = 0;
+#pragma unroll 3
+  for (int k = threadIdx.x * 4; k < p.hidden; k += kThreads * 4) {
+    const float4 v = __ldcg(reinterpret_cast<const float4*>(p.x + int64_t{t} * p.hidden + k));
+    const float4 g = *reinterpret_cast<const float4*>(p.norm + k);
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    const float4 y = {v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w};
+    *reinterpret_cast<float4*>(to + k) = y;
+    if (p.normed != nullptr && blockIdx.y == 0) {
+      *reinterpret_cast<uint2*>(p.normed + int64_t{t} * p.hidden + k) = {ptx::pack_bf16(y.x, y.y),
+                                                                         ptx::pack_bf16(y.z, y.w)};
+    }
+  }
+  return squares;
+}
+
+template <Format F, int TOKENS>
+__global__ void __launch_bounds__(kThreads) route_few_kernel(const __grid_constant__ RouteParams p) {
+  extern __shared__ __align__(16) float x[];  // [TOKENS][hidden]
+  __shared__ float part[TOKENS][kWarps];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tokens = p.rows.num_tokens;
+  const int t0 = blockIdx.x * TOKENS, e = blockIdx.y * kWarps + warp;
+  ptx::let_next_kernel_start();
+  const int64_t row = int64_t{min(e, p.experts - 1)} * p.hidden;
+  Piece<F> ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (lane * 8 + i * 256 < p.hidden) ahead[i].load(p.router, row + lane * 8 + i * 256);
+  }
+  ptx::wait_for_previous_kernel();
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) {
+    const float squares = warp_sum(load_token(p, min(t0 + t, tokens - 1), x + t * p.hidden));
+    if (lane == 0) part[t][warp] = squares;
+  }
+  __syncthreads();
+  float sums[TOKENS] = {};
+  const auto add = [&](const Piece<F>& piece, int k) {
+    float w[8];
+    piece.values(w);
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) {
+      const float4 a = *reinterpret_cast<const float4*>(x + t * p.hidden + k),
+                   b = *reinterpret_cast<const float4*>(x + t * p.hidden + k + 4);
+      sums[t] += w[0] * a.x + w[1] * a.y + w[2] * a.z + w[3] * a.w + w[4] * b.x + w[5] * b.y + w[6] * b.z + w[7] * b.w;
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (lane * 8 + i * 256 < p.hidden) add(ahead[i], lane * 8 + i * 256);
+  }
+  for (int k = lane * 8 + kAhead * 256; k < p.hidden; k += 256) {
+    Piece<F> piece;
+    piece.load(p.router, row + k);
+    add(piece, k);
+  }
+#pragma unroll
+  for (int t = 0; t < TOKENS; ++t) {
+    float squares = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) squares += part[t][w];
+    const float factor = rsqrtf(squares / static_cast<float>(p.hidden) + p.eps), sum = warp_sum(sums[t]);
+    if (lane != 0 || t0 + t >= tokens || e >= p.experts) continue;
+    p.out.logits[int64_t{t0 + t} * p.experts + e] = sum * factor + (p.bias != nullptr ? p.bias[e] : 0.0f);
+    if (e == 0) p.out.factor[t0 + t] = factor;
+  }
+  finish_route(p, t0, TOKENS);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(Routing routing, int top_k, int cols, const __nv_bfloat16* from, __nv_bfloat16* to) {
+  __shared__ int entry[kMostTopK];
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();  // not before: what follows may read the routing at once
+  const int t = blockIdx.x;
+  if (static_cast<int>(threadIdx.x) < top_k) {
+    const int64_t i = int64_t{t} * top_k + threadIdx.x;
+    const int id = __ldcg(routing.ids + i),
+              at = id < 0 ? -1 : __ldcg(routing.counts + kFirstOf + id) + __ldcg(routing.entry + i);
+    entry[threadIdx.x] = at;
+    if (at >= 0) routing.entry[i] = at, routing.token[at] = t;
+  }
+  __syncthreads();
+  for (int k = threadIdx.x * 8; k < cols; k += kThreads * 8) {
+    const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from + int64_t{t} * cols + k));
+    for (int i = 0; i < top_k; ++i) {
+      if (entry[i] >= 0) *reinterpret_cast<uint4*>(to + int64_t{entry[i]} * cols + k) = v;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ MixParams p) {
+  __shared__ float part[kWarps];
+  ptx::let_next_kernel_start();
+  const int t = blockIdx.x, k = (blockIdx.y * kThreads + threadIdx.x) * 4;
+  const bool real = k < p.hidden;
+  ptx::wait_for_previous_kernel();
+  float4 v = {0, 0, 0, 0};
+  if (real) {
+    float* at = p.x + int64_t{t} * p.hidden + k;
+    v = __ldcg(reinterpret_cast<const float4*>(at));
+    const int32_t* entry = p.routing.entry + int64_t{t} * p.top_k;
+    const float* share = p.routing.shares + int64_t{t} * p.top_k;
+#pragma unroll 4
+    for (int i = 0; i < p.top_k; ++i) {
+      const int from = __ldcg(entry + i);
+      if (from < 0) continue;
+      const float w = __ldcg(share + i);
+      const float4 y = __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{from} * p.hidden + k));
+      v.x += w * y.x, v.y += w * y.y, v.z += w * y.z, v.w += w * y.w;
+    }
+    *reinterpret_cast<float4*>(at) = v;
+    if (p.next.next != nullptr) {
+      const float4 g = *reinterpret_cast<const float4*>(p.next.weight + k);
+      const uint2 packed = {ptx::pack_bf16(v.x * g.x, v.y * g.y), ptx::pack_bf16(v.z * g.z, v.w * g.w)};
+      *reinterpret_cast<uint2*>(p.next.next + int64_t{t} * p.hidden + k) = packed;
+    }
+  }
+  if (p.next.next == nullptr) return;
+  const float squares = warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = squares;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += part[w];
+  p.next.squares[int64_t{blockIdx.y} * p.squares_stride + t] = total;
+}
+
+template <Format F>
+cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
+  const int tokens = p.rows.num_tokens;
+  const auto grid = [&](int per_cta, int experts) {
+    return dim3(static_cast<unsigned>((tokens + per_cta - 1) / per_cta),
+                static_cast<unsigned>((p.experts + experts - 1) / experts));
+  };
+  const auto row_bytes = static_cast<size_t>(p.hidden) * sizeof(float);
+  if (tokens <= kSingleTokens && row_bytes <= kRouteRoom) {
+    return launch_overlapped(route_few_kernel<F, 1>, grid(1, kWarps), kThreads, row_bytes, stream, p);
+  }
+  if (tokens <= kFewTokens && kMany * row_bytes <= kRouteRoom) {
+    return launch_overlapped(route_few_kernel<F, kMany>, grid(kMany, kWarps), kThreads, kMany * row_bytes, stream, p);
+  }
+  return launch_overlapped(route_many_kernel<F, kMany, kMany>, grid(kMany, kMany * kWarps), kThreads, 0, stream, p);
+}
+
+}  // namespace
+
+cudaError_t route(const RouteParams& p, cudaStream_t stream) {
+  switch (p.router_format) {
+    case Format::kF32:
+      return launch_route<Format::kF32>(p, stream);
+    case Format::kF16:
+      return launch_route<Format::kF16>(p, stream);
+    default:
+      return launch_route<Format::kBF16>(p, stream);
+  }
+}
+
+cudaError_t gather_entries(const Routing& routing, int tokens, int top_k, int cols, const __nv_bfloat16* from,
+                           __nv_bfloat16* to, cudaStream_t stream) {
+  return launch_overlapped(gather_kernel, tokens, kThreads, 0, stream, routing, top_k, cols, from, to);
+}
+
+cudaError_t mix(const MixParams& p, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(p.tokens), static_cast<unsigned>(mixture_parts(p.hidden)));
+  return launch_overlapped(mix_kernel, grid, kThreads, 0, stream, p);
+}
+
+}  // namespace tailrace::cuda

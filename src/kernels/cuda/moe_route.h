@@ -1,0 +1,82 @@
+// The routing of a mixture of experts on CUDA: which experts each token takes, the tokens of each expert in tiles, and
+// the sum of what the experts gave. Nothing of it visits the host.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "base/format.h"
+#include "kernels/cuda/token_ops.h"
+
+namespace tailrace::cuda {
+
+inline constexpr int kMostExperts = 256, kMostTopK = 16;
+
+// Up to `count` entries of one expert, from `first` on. An entry is a token at one of its experts; those of an expert
+// lie together.
+struct ExpertTile {
+  int32_t expert, first, count;
+};
+
+// What a step's routing leaves on the device.
+struct Routing {
+  float* logits;   // [tokens][experts]
+  int32_t* ids;    // [tokens][top_k] experts, largest logit first, ties to the lower id; -1: an idle row's
+  float* shares;   // [tokens][top_k] softmax over the chosen
+  int32_t* entry;  // [tokens][top_k] where the token is among the entries; -1. Many tokens: until gather_entries its
+                   // place among its expert's
+  int32_t* token;     // [entries] whose entry it is
+  float* factor;      // [tokens] of the norm: 1 / rms
+  ExpertTile* tiles;  // [most_expert_tiles]
+  int32_t* counts;    // [kRoutingCounts]; zero before the first launch
+  int32_t* arrived;   // [tokens] CTAs that have written logits of the token; likewise
+};
+// counts: number of tiles, tokens that have chosen, entries of each expert so far (both zero between launches), the
+// first entry of each.
+inline constexpr int kCountTiles = 0, kCountChosen = 1, kCountOf = 2, kFirstOf = kCountOf + kMostExperts,
+                     kRoutingCounts = kFirstOf + kMostExperts;
+
+// Tiles of up to tile_tokens entries that there may be.
+constexpr int64_t most_expert_tiles(int64_t experts, int64_t entries, int tile_tokens) {
+  return (experts < entries ? experts : entries) + entries / tile_tokens;
+}
+
+struct RouteParams {
+  StepRows rows;
+  const float* x = nullptr;     // [tokens][hidden] residual
+  int hidden = 0;               // a multiple of 8
+  const float* norm = nullptr;  // [hidden]
+  float eps = 0;
+  Format router_format = Format::kBF16;  // or F16, F32: rows as stored
+  const void* router = nullptr;          // [experts][hidden]
+  const float* bias = nullptr;           // [experts] or null
+  int experts = 0, top_k = 0;            // at most kMostExperts, kMostTopK
+  int tile_tokens = 0;
+  bool gathers = false;             // gather_entries follows
+  __nv_bfloat16* normed = nullptr;  // null, or gets bf16(x * norm), without the norm's factor
+  Routing out;
+};
+// logits = router (x * norm) * factor + bias in fp32. One launch.
+cudaError_t route(const RouteParams& params, cudaStream_t stream);
+
+// Places the entries of tokens that route left with places among their expert's (gathers), and to[entry] = from[token
+// of the entry], [cols] bf16 each, whole 16 bytes.
+cudaError_t gather_entries(const Routing& routing, int tokens, int top_k, int cols, const __nv_bfloat16* from,
+                           __nv_bfloat16* to, cudaStream_t stream);
+
+// x[token] += sum over its experts, largest logit first, of share * y[entry], in fp32. next: see token_ops.h, its sums
+// of squares in mixture_parts(hidden) parts of squares_stride.
+struct MixParams {
+  Routing routing;
+  int tokens = 0, top_k = 0, hidden = 0;
+  const float* y = nullptr;  // [entries][hidden]
+  float* x = nullptr;        // [tokens][hidden]
+  NextNorm next;
+  int squares_stride = 0;
+};
+constexpr int mixture_parts(int hidden) { return (hidden + 1023) / 1024; }
+cudaError_t mix(const MixParams& params, cudaStream_t stream);
+
+}  // namespace tailrace::cuda
