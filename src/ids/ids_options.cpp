@@ -121,7 +121,7 @@ std::string without_effect(const CLI::App& app, const IdsOptions& o) {
   const auto add = [&](bool condition, std::initializer_list<const char*> flags) {
     if (condition) unused.insert(unused.end(), flags);
   };
-  add(!o.compare, {"--tolerance"});
+  add(!o.compare, {"--tolerance", "--max-forced"});
   add(!o.contracts, {"--contract-steps"});
   add(o.compare || o.contracts || o.idle_table, {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids"});
   add(o.contracts || o.idle_table, {"--prompt-file", "--output-len"});
@@ -159,7 +159,7 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
     }
     return fail(StatusCode::kInvalidArgument, flag + " has no effect on " + mode + ": leave it out");
   }
-  for (const double value : {over.mem_fraction, o.arrivals_ms, o.tolerance, static_cast<double>(o.temperature)}) {
+  for (const double value : {over.mem_fraction, o.arrivals_ms, o.tolerance, o.max_forced, static_cast<double>(o.temperature)}) {
     if (std::isnan(value)) return fail(StatusCode::kInvalidArgument, "nan is no value of a flag");
   }
   if (o.tune && over.device == "cpu") return fail(StatusCode::kInvalidArgument, "--tune is of a GPU: leave --device cpu out");
