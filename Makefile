@@ -132,9 +132,9 @@ gpu-portable: # that the kernels still compile for what lacks Hopper's instructi
 BUNDLE_MIB := 48
 gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GPU machine, 48 MiB at most
 	@$(CMAKE_CONFIGURE) -B $(BUILD) -DTAILRACE_TESTS=ON >/dev/null
-	@$(NINJA) -C $(BUILD) tailrace_ids goldens_test gguf_golden_test wide_shapes_test
+	@$(NINJA) -C $(BUILD) tailrace_ids gpu_engine_test
 	@rm -rf bundle && mkdir -p bundle/models
-	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(addprefix $(BUILD)/tests/engine/,goldens_test gguf_golden_test wide_shapes_test) bundle/ && find bundle -type f -exec strip {} +
+	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(BUILD)/tests/engine/gpu_engine_test bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh
 	@cp -r $(wildcard tests/goldens/gguf_* tests/goldens/gpt_oss*) $(BUNDLE_MODELS) bundle/models/
 	@cp -r bench/shapes configs tests/goldens bundle/

@@ -62,7 +62,7 @@ elif [ $# -gt 0 ]; then
   speed "$@"
 else
   for program in bench_*; do run "./$program" check; done
-  for program in goldens_test gguf_golden_test wide_shapes_test; do run "./$program" --gtest_brief=1 --gtest_filter='*cuda*'; done
+  run ./gpu_engine_test --gtest_brief=1 --gtest_filter='*cuda*'
   for model in models/*; do
     bounds=()
     # Where two experts' logits are close, another order of sums takes another expert: a step of the function, whatever
