@@ -35,7 +35,6 @@ Expected<Model> build_model(const ModelConfig& config, WeightLoader& loader) {
   if (Status status = assign_kv_groups(&model); !status.ok()) return fail(status);
   switch (config.architecture) {
     case Architecture::kGemma3: model.blocks = gemma3_forward(model, loader); break;
-    case Architecture::kGptOss: model.blocks = gpt_oss_forward(model, loader); break;
     default: model.blocks = llama_forward(model, loader);
   }
   if (!loader.status().ok()) return fail(loader.status());

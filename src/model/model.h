@@ -40,8 +40,7 @@ struct Model {
 Expected<Model> build_model(const ModelConfig& config, WeightLoader& loader);
 
 // The architectures. Each returns the blocks of a step, in order.
-BlockList llama_forward(const Model& model, WeightLoader& loader);   // Llama, Mistral, Qwen2, Qwen3
+BlockList llama_forward(const Model& model, WeightLoader& loader);   // all but Gemma 3
 BlockList gemma3_forward(const Model& model, WeightLoader& loader);
-BlockList gpt_oss_forward(const Model& model, WeightLoader& loader);
 
 }  // namespace tailrace
