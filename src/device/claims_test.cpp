@@ -12,21 +12,16 @@ struct Memory {
   size_t free, claimed = 0;
   std::vector<Chunk> chunks;
 
-  bool allocate(size_t bytes) {
-    constexpr size_t kUnit = size_t{2} << 20;
-    const size_t taken = (bytes + kUnit - 1) / kUnit * kUnit;
-    if (taken > free) return false;
-    free -= taken;
-    chunks.push_back({nullptr, bytes, 0});
-    return true;
-  }
   bool claim(size_t bytes) {
     bytes = rounded_claim(bytes);
-    Chunk* chunk = chunk_with_room(chunks, bytes);
-    if (chunk == nullptr) {
-      if (!allocate(chunk_bytes_for(bytes)) && !allocate(bytes)) return false;
-      chunk = &chunks.back();
-    }
+    Chunk* chunk = chunk_for(chunks, bytes, [this](size_t wanted) -> Chunk {
+      constexpr size_t kUnit = size_t{2} << 20;
+      const size_t taken = (wanted + kUnit - 1) / kUnit * kUnit;
+      if (taken > free) return {};
+      free -= taken;
+      return {nullptr, wanted, 0};
+    });
+    if (chunk == nullptr) return false;
     chunk->take(bytes);
     claimed += bytes;
     return true;

@@ -26,14 +26,16 @@ constexpr size_t rounded_claim(size_t bytes) {
   return std::max<size_t>((bytes + kClaimAlign - 1) / kClaimAlign, 1) * kClaimAlign;
 }
 
-// The first chunk with room for `claim` bytes, or null. Ends that a larger claim left are filled before memory is taken.
-inline Chunk* chunk_with_room(std::vector<Chunk>& chunks, size_t claim) {
+// The chunk that `claim` bytes are to be taken from, or null where there is no memory for them. Ends that a larger claim left
+// are filled before memory is taken. allocate(bytes): a chunk, or one of no bytes.
+template <typename Allocate>
+Chunk* chunk_for(std::vector<Chunk>& chunks, size_t claim, const Allocate& allocate) {
   const auto room = [claim](const Chunk& chunk) { return chunk.bytes - chunk.used >= claim; };
   const auto at = std::find_if(chunks.begin(), chunks.end(), room);
-  return at == chunks.end() ? nullptr : &*at;
+  if (at != chunks.end()) return &*at;
+  Chunk made = allocate(claim >= kOwnChunkBytes ? claim : kChunkBytes);
+  if (made.bytes == 0) made = allocate(claim);  // the last of the memory: no room for a chunk, but perhaps for the claim
+  return made.bytes == 0 ? nullptr : &chunks.emplace_back(made);
 }
-
-// What to allocate for a claim for which no chunk has room.
-constexpr size_t chunk_bytes_for(size_t claim) { return claim >= kOwnChunkBytes ? claim : kChunkBytes; }
 
 }  // namespace tailrace::cuda

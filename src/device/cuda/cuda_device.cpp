@@ -88,24 +88,19 @@ void* CudaDevice::alloc_device(size_t bytes, FirstTouch) {
   bytes = rounded_claim(bytes);
   std::lock_guard lock(mutex_);
   core_->count_allocation();
-  Chunk* chunk = chunk_with_room(chunks_, bytes);
-  if (chunk == nullptr) {
-    core_->make_current();
+  core_->make_current();
+  Chunk* chunk = chunk_for(chunks_, bytes, [this](size_t wanted) -> Chunk {
     void* base = nullptr;
-    size_t taken = chunk_bytes_for(bytes);
-    if (cudaMalloc(&base, taken) != cudaSuccess) {
+    if (cudaMalloc(&base, wanted) != cudaSuccess) {
       cudaGetLastError();
-      taken = bytes;  // the last of the memory: no room for a chunk, but perhaps for the claim
-      if (cudaMalloc(&base, taken) != cudaSuccess) {
-        cudaGetLastError();
-        return nullptr;
-      }
+      return {};
     }
-    CUDA_CHECK(cudaMemsetAsync(base, 0, taken, loading_));
+    CUDA_CHECK(cudaMemsetAsync(base, 0, wanted, loading_));
     CUDA_CHECK(cudaStreamSynchronize(loading_));
-    core_->add_range(base, taken);
-    chunk = &chunks_.emplace_back(Chunk{static_cast<std::byte*>(base), taken, 0});
-  }
+    core_->add_range(base, wanted);
+    return {static_cast<std::byte*>(base), wanted, 0};
+  });
+  if (chunk == nullptr) return nullptr;
   core_->device_bytes += bytes;
   return chunk->take(bytes);
 }
