@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/cuda_plugin.h"
+#include "engine/engine_host.h"
 #include "engine/tuning_file.h"
 #include "kernels/cuda_abi.h"
 #include "model/model_config.h"
@@ -59,9 +60,10 @@ Status run_tune(const TuneOptions& options) {
   if (!shapes) return shapes.error();
   auto plugin = load_cuda_plugin(cuda_plugin_abi());
   if (!plugin) return plugin.error();
-  const auto name = (*plugin)->probe({.index = options.device_index});
-  if (!name) return name.error();
-  const std::string out = options.out.empty() ? tuning_file_name(*name) : options.out;
+  const auto gpu = decide_device("cuda", options.device_index);
+  if (!gpu) return gpu.error();
+  const std::string& name = gpu->reason;
+  const std::string out = options.out.empty() ? tuning_file_name(name) : options.out;
   if (Status status = check_writable(out); !status.ok()) return status;
   auto device = (*plugin)->create_device({.index = options.device_index});
   if (!device) return device.error();
@@ -73,9 +75,9 @@ Status run_tune(const TuneOptions& options) {
   };
   auto table = (*plugin)->tune(**device, *shapes, print);
   if (!table) return table.error();
-  if (Status status = write_tuning_file(out, *name, *table); !status.ok()) return status;
+  if (Status status = write_tuning_file(out, name, *table); !status.ok()) return status;
   std::printf("%s: %zu choices that differ from the defaults; read at start from configs/tuning/%s\n", out.c_str(),
-              table->decode.size() + table->mixed.size(), tuning_file_name(*name).c_str());
+              table->decode.size() + table->mixed.size(), tuning_file_name(name).c_str());
   return {};
 }
 
