@@ -2,12 +2,12 @@
 
 #include <utility>
 
+#include "output/json_text.h"
+
 namespace tailrace {
 namespace {
 
 constexpr size_t kMaxKeyBytes = 16;  // the longest key of a call has ten
-
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 }  // namespace
 
@@ -44,7 +44,7 @@ bool CallJson::step(char c, OutputSink& out) {
       return (c != '\\' && c != '\n') || fail_here();
     default: break;
   }
-  if (is_space(c)) return true;
+  if (is_json_space(c)) return true;
   switch (expect_) {
     case Expect::kObject:
       expect_ = Expect::kKeyOrEnd;

@@ -12,7 +12,6 @@ enum Marker { kCall, kCallEnd, kQuote };
 constexpr std::string_view kPrefix = "call:";
 constexpr size_t kMaxKeyBytes = 256;
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 bool is_end(char c) { return c == ',' || c == '}' || c == ']'; }
 
 std::string_view trimmed(std::string_view text) {
@@ -40,7 +39,7 @@ bool GemmaCalls::step(std::string_view& text, OutputSink& out) {
   switch (state_) {
     case State::kKey: good = key_byte(c, out); break;
     case State::kColon:
-      good = is_space(c) || c == ':';
+      good = is_json_space(c) || c == ':';
       if (c == ':') {
         good = push(json_quoted(std::exchange(word_, {})) + ":", out);
         state_ = State::kValue;
@@ -49,7 +48,7 @@ bool GemmaCalls::step(std::string_view& text, OutputSink& out) {
     case State::kBare: word_ += c; break;
     case State::kValue: good = value_byte(c, out); break;
     case State::kNext: good = next_byte(c, out); break;
-    default: good = is_space(c);  // after the arguments
+    default: good = is_json_space(c);  // after the arguments
   }
   if (state_ == State::kEnded) raw_.clear();
   if (good) {
@@ -81,7 +80,7 @@ bool GemmaCalls::head(std::string_view& text) {
 }
 
 bool GemmaCalls::key_byte(char c, OutputSink& out) {
-  if (word_.empty() && is_space(c)) return true;
+  if (word_.empty() && is_json_space(c)) return true;
   if (c == '}' && trimmed(word_).empty()) return next_byte(c, out);
   if (c == '"' && word_.empty()) {
     state_ = State::kQuotedKey;
@@ -101,7 +100,7 @@ bool GemmaCalls::key_byte(char c, OutputSink& out) {
 }
 
 bool GemmaCalls::value_byte(char c, OutputSink& out) {
-  if (is_space(c)) return true;
+  if (is_json_space(c)) return true;
   if (c == '{' || c == '[') {
     open_.push_back(c);
     state_ = c == '{' ? State::kKey : State::kValue;
@@ -120,7 +119,7 @@ bool GemmaCalls::value_byte(char c, OutputSink& out) {
 }
 
 bool GemmaCalls::next_byte(char c, OutputSink& out) {
-  if (is_space(c)) return true;
+  if (is_json_space(c)) return true;
   if (open_.empty() || !is_end(c)) return false;
   if (c == ',') {
     state_ = open_.back() == '{' ? State::kKey : State::kValue;

@@ -6,13 +6,14 @@
 #include <cstdlib>
 #include <utility>
 
+#include "output/json_text.h"
+
 namespace tailrace {
 namespace {
 
 constexpr size_t kMaxScalarBytes = 1024;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_plain(char c) { return c != '"' && c != '\\' && static_cast<unsigned char>(c) >= 0x20; }
 
@@ -91,14 +92,14 @@ size_t JsonStream::plain_run(std::string_view text, std::string* out) {
 bool JsonStream::step(char c, std::string* out) {
   if (expect_ == Expect::kString || expect_ == Expect::kKeyText) return string_byte(c, out);
   if (expect_ == Expect::kScalar) {
-    if (!is_space(c) && c != ',' && c != ']' && c != '}') {
+    if (!is_json_space(c) && c != ',' && c != ']' && c != '}') {
       scalar_ += c;
       return scalar_.size() <= kMaxScalarBytes || broken();
     }
     if (!end_scalar(out) || state_ == State::kDone) return false;
     unwritten_ = c;
   }
-  if (is_space(c)) return true;
+  if (is_json_space(c)) return true;
   switch (expect_) {
     case Expect::kValue: return begin_value(c, out);
     case Expect::kValueOrEnd: return c == ']' ? end_container(c, out) : begin_value(c, out);

@@ -6,6 +6,8 @@
 
 namespace tailrace {
 
+inline bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
 // `text` as the inside of a JSON string; control characters are left to JsonStream.
 inline std::string json_escaped(std::string_view text) {
   std::string out;

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
+#include "output/json_text.h"
+
 namespace tailrace {
 namespace {
 
 enum Marker { kCalls, kArgs, kId };
 
 constexpr size_t kMaxCallIdBytes = 64;
-
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
 }  // namespace
 
@@ -38,7 +38,7 @@ bool MistralCalls::step(std::string_view& text, OutputSink& out) {
     case State::kElement:
     case State::kTagged: {
       const bool element = state_ != State::kSeparator;
-      if (is_space(c)) break;
+      if (is_json_space(c)) break;
       if (c == '{' && element) {
         object_.emplace(*tools_);
         state_ = State::kObject;
