@@ -45,11 +45,7 @@ class GgufGolden : public testing::TestWithParam<Case> {
     golden_ = load_golden(GetParam().model);
     EngineSetup setup = test_setup(golden_.directory, GetParam().backend);
     if (on("cuda")) {
-      const auto device = decide_device("cuda", 0);
-      if (!device) GTEST_SKIP() << device.error().message();
-      setup.device_kind = "cuda";
-      setup.gpu_name = device->reason;
-      setup.limits.block_size = 64;
+      if (const Status none = use_cuda(&setup); !none.ok()) GTEST_SKIP() << none.message();
     }
     driver_.emplace(setup);
     ASSERT_TRUE(driver_->ok());

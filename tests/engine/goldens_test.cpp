@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cpu/linear.h"
 #include "support/engine_fixture.h"
 #include "support/golden.h"
+#include "support/logit_error.h"
 #include "support/step_driver.h"
 
 namespace tailrace {
@@ -39,31 +39,6 @@ constexpr Way kInt8{"cpu", "", 0.09, 0.022}, kInt8OtherExpert{"cpu", "", 0.2, 0.
 // 0.112 and 0.0102.
 constexpr Way kRounded{"cuda", "", 0.2, 0.02};
 
-double spread(const std::vector<float>& values) {
-  double sum = 0, squares = 0;
-  for (float v : values) sum += v, squares += double{v} * v;
-  const double mean = sum / static_cast<double>(values.size());
-  return std::sqrt(squares / static_cast<double>(values.size()) - mean * mean);
-}
-
-struct Error {
-  double max = 0, sum = 0;
-  int64_t count = 0;
-  std::vector<std::pair<double, double>> rows;  // largest and mean of each
-  void add(const float* expected, const std::vector<float>& got, double unit) {
-    double row_max = 0, row_sum = 0;
-    for (size_t i = 0; i < got.size(); ++i) {
-      const double error = std::abs(double{got[i]} - expected[i]) / unit;
-      row_max = std::isfinite(error) ? std::max(row_max, error) : 1e9;
-      row_sum += error;
-    }
-    rows.emplace_back(row_max, row_sum / static_cast<double>(got.size()));
-    max = std::max(max, row_max);
-    sum += row_sum;
-    count += static_cast<int64_t>(got.size());
-  }
-};
-
 class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
   void SetUp() override {
@@ -73,11 +48,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
     golden_ = load_golden(std::get<0>(GetParam()));
     EngineSetup setup = test_setup(golden_.directory, way().backend);
     if (std::string(way().backend) == "cuda") {
-      const auto device = decide_device("cuda", 0);
-      if (!device) GTEST_SKIP() << device.error().message();
-      setup.device_kind = "cuda";
-      setup.gpu_name = device->reason;
-      setup.limits.block_size = 64;
+      if (const Status none = use_cuda(&setup); !none.ok()) GTEST_SKIP() << none.message();
     }
     setup.limits.max_rows = 3;
     setup.limits.context_length = 128;
@@ -97,7 +68,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   static bool int8() { return std::string(way().backend) == "cpu" && mxfp4(); }
   static bool rounded() { return std::string(way().backend) == "cuda" && mxfp4(); }
   static const Way& tolerance() { return int8() ? kInt8OtherExpert : rounded() ? kRounded : way(); }
-  void expect_close(const Error& error) {
+  void expect_close(const LogitError& error) {
     if (int8()) {
       const auto chose_another = [](const auto& row) {
         return row.first > kInt8.max_error || row.second > kInt8.mean_error;
@@ -106,8 +77,8 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
                 1 + static_cast<int64_t>(error.rows.size()) / 20);
     }
     EXPECT_LE(error.max, tolerance().max_error);
-    EXPECT_LE(error.sum / static_cast<double>(error.count), int8() ? 0.03 : tolerance().mean_error);
-    std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.sum / static_cast<double>(error.count));
+    EXPECT_LE(error.mean(), int8() ? 0.03 : tolerance().mean_error);
+    std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.mean());
   }
 
   Golden golden_;
@@ -116,7 +87,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
 };
 
 TEST_P(Goldens, logits_of_whole_prefills) {
-  Error error;
+  LogitError error;
   for (const GoldenPrompt& prompt : golden_.prompts) {
     const double unit = spread(prompt.logits);
     for (size_t i = 0; i < prompt.positions.size(); ++i) {
@@ -129,7 +100,7 @@ TEST_P(Goldens, logits_of_whole_prefills) {
 }
 
 TEST_P(Goldens, logits_of_chunks) {
-  Error error;
+  LogitError error;
   for (const GoldenPrompt& prompt : golden_.prompts) {
     const double unit = spread(prompt.logits);
     int32_t begin = 0;
@@ -144,7 +115,7 @@ TEST_P(Goldens, logits_of_chunks) {
 
 // All prompts side by side: the first step extends each by one token, then each decodes its own prompt.
 TEST_P(Goldens, logits_of_decode_steps) {
-  Error error;
+  LogitError error;
   size_t longest = 0;
   for (size_t r = 0; r < golden_.prompts.size(); ++r) {
     longest = std::max(longest, golden_.prompts[r].ids.size());
@@ -177,7 +148,7 @@ TEST_P(Goldens, logits_of_a_mixed_step) {
   driver_->decode(0, one.ids.back());
   driver_->extend(2, other.ids);
   const auto logits = driver_->run();
-  Error error;
+  LogitError error;
   error.add(one.logits_at(one.positions.size() - 1), logits[0], spread(one.logits));
   error.add(other.logits_at(other.positions.size() - 1), logits[1], spread(other.logits));
   expect_close(error);

@@ -2,10 +2,9 @@
 // reference composition, logits through chunks, decode steps and a mixed step at contexts of several blocks.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "support/checkpoint_writer.h"
 #include "support/engine_fixture.h"
+#include "support/logit_error.h"
 #include "support/step_driver.h"
 
 namespace tailrace {
@@ -80,32 +79,20 @@ TEST_P(WideShapes, logits_are_the_references) {
   TempDir dir;
   EngineSetup setup = setup_of(dir.path(), "cpu");
   if (std::string(way.name) == "cuda") {
-    const auto device = decide_device("cuda", 0);
-    if (!device) GTEST_SKIP() << device.error().message();
-    setup.device_kind = "cuda";
-    setup.gpu_name = device->reason;
-    setup.limits.block_size = 64;
+    if (const Status none = use_cuda(&setup); !none.ok()) GTEST_SKIP() << none.message();
   }
   write_random_checkpoint(dir.path(), config_of(shape), 17);
   const auto expected = logits_of(setup_of(dir.path(), "reference")), got = logits_of(setup);
   ASSERT_EQ(expected.size(), 10u);
   ASSERT_EQ(got.size(), expected.size());
-  double worst = 0, sum = 0, count = 0;
+  LogitError error;
   for (size_t i = 0; i < got.size(); ++i) {
-    double mean = 0, squares = 0;
-    for (float v : expected[i]) mean += v, squares += double{v} * v;
-    const auto n = static_cast<double>(expected[i].size());
-    const double spread = std::sqrt(squares / n - mean / n * (mean / n));
-    for (size_t j = 0; j < got[i].size(); ++j) {
-      const double error = std::abs(double{got[i][j]} - expected[i][j]) / spread;
-      worst = std::isfinite(error) ? std::max(worst, error) : 1e9;
-      sum += error;
-      ++count;
-    }
+    ASSERT_EQ(got[i].size(), expected[i].size());
+    error.add(expected[i].data(), got[i], spread(expected[i]));
   }
-  std::printf("    largest error %.4f, mean %.5f of the spread\n", worst, sum / count);
-  EXPECT_LE(worst, way.max_error);
-  EXPECT_LE(sum / count, way.mean_error);
+  std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.mean());
+  EXPECT_LE(error.max, way.max_error);
+  EXPECT_LE(error.mean(), way.mean_error);
 }
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<int, int>>& info) {

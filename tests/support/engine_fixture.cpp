@@ -24,6 +24,15 @@ EngineSetup test_setup(const std::string& model_path, const std::string& backend
   return setup;
 }
 
+Status use_cuda(EngineSetup* setup) {
+  const auto device = decide_device("cuda", 0);
+  if (!device) return device.error();
+  setup->device_kind = "cuda";
+  setup->gpu_name = device->reason;
+  setup->limits.block_size = 64;
+  return {};
+}
+
 Request greedy_request(std::vector<TokenId> prompt, int32_t max_tokens, int32_t num_top_logprobs) {
   Request request;
   request.prompt_ids = std::move(prompt);

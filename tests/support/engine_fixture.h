@@ -14,6 +14,9 @@ namespace tailrace {
 // Small limits and a fixed cost model, so that plans do not depend on the machine.
 EngineSetup test_setup(const std::string& model_path, const std::string& backend = "cpu");
 
+// Puts `setup` on this machine's GPU; why not, where there is none.
+Status use_cuda(EngineSetup* setup);
+
 // A greedy request that ignores every stop token.
 Request greedy_request(std::vector<TokenId> prompt, int32_t max_tokens, int32_t num_top_logprobs = 2);
 std::vector<TokenId> random_prompt(uint64_t seed, int32_t length, int32_t vocab = 256);
