@@ -17,10 +17,13 @@ struct BatchRow {
   int32_t q_len;    // >= 1
   int32_t kv_len;   // keys visible to the row's last token: cached + computed + q_len; 0: an idle row
   int32_t samples;  // 1: the row's last token is sampled from; 0: a middle chunk
+  // Of models with recurrent layers. A row's state is updated in place, in the state slot of its own number.
+  int32_t state_from;  // 0: the row goes on from its own state; kZeroState; else the checkpoint whose copy it starts from
+  int32_t state_save;  // 0: none; else the checkpoint that gets a copy of its state behind the row's last token
 };
 
-// An idle row (kv_len 0, q_len 1, samples 0) keeps its place and token in the step and has no work: no KV is read or written
-// for it, nothing is sampled or logged. Padding, and decode rows whose stop id was found when the step was queued already.
+// An idle row (kv_len 0, q_len 1, samples 0) keeps its place and token in the step and has no work: no KV and no state is
+// read or written for it, nothing is sampled or logged. Padding, and decode rows whose stop id was found when the step was queued already.
 inline bool idle(const BatchRow& row) { return row.kv_len == 0; }
 
 // KV of one layer group. A slot (layer l, block b, token t) of head h holds head_dim contiguous bf16 values at
@@ -35,6 +38,27 @@ struct KvGroupView {
   const int32_t* block_table;   // [max_rows][table_stride]: block of tokens [i * block_size, (i + 1) * block_size)
   int64_t table_stride;         // entries a row; entries before the window are stale and must not be read
 };
+
+// States of the recurrent layers (GatedDeltaBlock), fp32. Slots 0 .. max_rows - 1 are those of the running rows, by
+// BatchRow::slot; checkpoint c (1, 2, ...) is slot max_rows + c - 1. A slot holds of each layer
+//   recurrent + slot * recurrent_stride + layer * v_heads * k_dim * v_dim: S [v_head][k_dim][v_dim]
+//   conv + slot * conv_stride + layer * (conv_width - 1) * channels: the last inputs [conv_width - 1][channels], oldest first
+// Whoever reads a checkpoint may overwrite it only in a later step, and no two rows of a step save to one.
+struct StatePoolView {
+  float* recurrent;          // null: the model has no such layers
+  float* conv;
+  int64_t recurrent_stride;  // values of a slot, all layers
+  int64_t conv_stride;
+  int32_t first_checkpoint;  // slot of checkpoint 1: max_rows
+};
+
+// The slot that a row starts from, its own where that is zeroed; and the one it saves to, or -1.
+inline constexpr int64_t state_source(const StatePoolView& states, const BatchRow& row) {
+  return row.state_from > 0 ? int64_t{states.first_checkpoint} + row.state_from - 1 : row.slot;
+}
+inline constexpr int64_t state_target(const StatePoolView& states, const BatchRow& row) {
+  return row.state_save > 0 ? int64_t{states.first_checkpoint} + row.state_save - 1 : -1;
+}
 
 // Sampling state of a running row, written when the row starts and read by the sampler.
 struct RowSampling {
@@ -78,6 +102,7 @@ struct Batch {
   const BatchRow* rows;      // [num_rows]
   KvGroupView groups[kMaxKvGroups];
   int32_t num_groups;
+  StatePoolView states;
   RowStateView state;
   SampledRow* sampled;       // [num_rows], this step's slot of the output ring
 };

@@ -52,7 +52,10 @@ struct PatchTargets {
 
 // A step without a slab: the same decode rows as the step before, each one token further.
 inline void advance_rows(BatchRow* rows, int32_t num_rows) {
-  for (int32_t r = 0; r < num_rows; ++r) rows[r].kv_len++;
+  for (int32_t r = 0; r < num_rows; ++r) {
+    rows[r].kv_len++;
+    rows[r].state_from = rows[r].state_save = 0;  // a decode row goes on from what it has
+  }
 }
 
 // Decode rows whose stop id a step before has sampled turn idle: the host had planned this step before it knew. Runs behind

@@ -113,7 +113,8 @@ size_t write_slab(const StepPlan& plan, uint64_t launch, std::byte* slab, size_t
   int32_t q_start = 0;
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const PlanRow& row = plan.rows[i];
-    rows[i] = BatchRow{row.slot, q_start, row.q_len, row.kv_len(), row.samples ? 1 : 0};
+    rows[i] = BatchRow{row.slot,        q_start,       row.q_len, row.kv_len(), row.samples ? 1 : 0,
+                       row.state_from, row.state_save};
     q_start += row.q_len;
   }
   CHECK(q_start == plan.num_tokens);

@@ -44,7 +44,8 @@ StepPlan example_plan() {
   request->sampling.logit_bias = {{5, -100.0f}, {6, 2.5f}};
   StepPlan plan{.step = 3};
   plan.rows = {{.request_id = 1, .slot = 2, .computed_len = 7, .q_len = 1, .samples = true},
-               {.request_id = 2, .slot = 1, .computed_len = 0, .q_len = 3, .samples = false}};
+               {.request_id = 2, .slot = 1, .computed_len = 0, .q_len = 3, .samples = false, .state_from = kZeroState,
+                .state_save = 5}};
   plan.num_decode_rows = 1;
   plan.num_tokens = 4;
   plan.starts = {{1, request}};
@@ -64,6 +65,9 @@ TEST(SlabWriter, rows_and_patches_arrive_as_planned) {
   EXPECT_EQ(rows[1].q_start, 1);
   EXPECT_EQ(rows[1].q_len, 3);
   EXPECT_EQ(rows[1].samples, 0);
+  EXPECT_EQ(rows[0].state_from, 0);
+  EXPECT_EQ(rows[1].state_from, kZeroState);
+  EXPECT_EQ(rows[1].state_save, 5);
 
   Tables tables;
   apply_slab(slab.data(), tables.targets());
@@ -81,6 +85,14 @@ TEST(SlabWriter, rows_and_patches_arrive_as_planned) {
   EXPECT_EQ(tables.sampling[1].min_len, 5);
   EXPECT_EQ(tables.bias_values[1 * kMaxLogitBias + 1], 2.5f);
   EXPECT_EQ(tables.stop_ids[1 * kMaxStopTokenIds + 1], 11);
+}
+
+TEST(SlabWriter, a_row_that_moves_on_without_a_slab_goes_on_from_its_own_state) {
+  BatchRow rows[] = {{.slot = 0, .q_len = 1, .kv_len = 9, .samples = 1, .state_from = 4, .state_save = 2}};
+  advance_rows(rows, 1);
+  EXPECT_EQ(rows[0].kv_len, 10);
+  EXPECT_EQ(rows[0].state_from, 0);
+  EXPECT_EQ(rows[0].state_save, 0);
 }
 
 TEST(SlabWriter, the_largest_step_fits_the_capacity) {

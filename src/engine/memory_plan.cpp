@@ -20,6 +20,19 @@ int64_t window_blocks(const KvGroupSpec& group, const EngineLimits& limits) {
   return static_cast<int64_t>(needed * (1.0 + (limits.prefix_cache ? limits.window_tree_share : 0.0))) + 1;
 }
 
+// Checkpoints of recurrent states: a few a row, as long as they take no more than a share of the `room` beside the rows'
+// own (0: unknown).
+int32_t num_checkpoints(const StateSpec& states, const EngineLimits& limits, size_t room) {
+  constexpr int32_t kPerRow = 4;
+  constexpr double kShare = 0.15;
+  if (states.num_layers == 0 || !limits.prefix_cache) return 0;
+  if (limits.max_checkpoints >= 0) return limits.max_checkpoints;
+  const int32_t wanted = kPerRow * limits.max_rows;
+  if (room == 0) return wanted;
+  const double affordable = kShare * static_cast<double>(room) / static_cast<double>(states.bytes());
+  return static_cast<int32_t>(std::min<double>(wanted, affordable));
+}
+
 struct Fixed {
   size_t tables = 0, row_state = 0, staging_device = 0, staging_pinned = 0, scratch = 0;
   size_t total() const { return tables + row_state + staging_device + staging_pinned + scratch; }
@@ -89,6 +102,15 @@ void write_ledger(const Model& model, const Backend& backend, size_t weight_byte
                           std::to_string(kv_bytes_per_token(group, backend)) + " B per token"});
   }
   const std::string rows = std::to_string(plan->step.max_rows) + " rows";
+  if (model.states.num_layers > 0) {
+    const size_t bytes = model.states.bytes();
+    const std::string each = std::to_string(model.states.num_layers) + " recurrent layers, " + mib(bytes) + " each";
+    ledger.push_back({"states", bytes * plan->step.max_rows, std::to_string(plan->step.max_rows) + " rows, " + each});
+    const StateIndexConfig& states = plan->kv.states;
+    ledger.push_back({"checkpoints", bytes * states.num_checkpoints,
+                      std::to_string(states.num_checkpoints) + " states of cached prefixes, one each " +
+                          std::to_string(states.checkpoint_interval) + " tokens and at a prompt's end"});
+  }
   ledger.push_back({"block tables", fixed.tables, rows + " x " + std::to_string(plan->context_length) + " tokens"});
   ledger.push_back({"row state", fixed.row_state, "token log, sampling state, bias, stop ids of " + rows});
   ledger.push_back({"scratch", fixed.scratch,
@@ -135,7 +157,12 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
     }
   }
   const auto allowed = static_cast<size_t>(static_cast<double>(memory_bytes) * limits.mem_fraction);
-  const size_t claimed = weight_bytes + fixed->total() + window_bytes;
+  const size_t row_states = model.states.bytes() * limits.max_rows;
+  size_t claimed = weight_bytes + fixed->total() + window_bytes + row_states;
+  plan.kv.states = {.recurrent = model.states.num_layers > 0,
+                    .num_checkpoints = num_checkpoints(model.states, limits, allowed - std::min(allowed, claimed)),
+                    .checkpoint_interval = limits.checkpoint_interval};
+  claimed += model.states.bytes() * plan.kv.states.num_checkpoints;
   int64_t tokens = limits.max_total_tokens;
   const int64_t one_context = div_up(plan.context_length, limits.block_size) * limits.block_size;
   if (tokens == 0) {
@@ -149,7 +176,7 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
   if (memory_bytes > 0 && (tokens < limits.block_size || claimed + full_token_bytes * tokens > memory_bytes)) {
     return fail(StatusCode::kResourceExhausted,
                 "the model does not fit: weights " + mib(weight_bytes) + ", fixed " +
-                    mib(fixed->total() + window_bytes) + ", KV " + std::to_string(full_token_bytes) +
+                    mib(claimed - weight_bytes) + ", KV " + std::to_string(full_token_bytes) +
                     " B per token, of " + mib(memory_bytes) + " free (" + mib(allowed) +
                     " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed->total()));
   }

@@ -24,6 +24,8 @@ struct EngineLimits {
   int64_t default_total_tokens = 65536;  // a derived pool holds at most this, or one context; 0: what the memory allows
   bool prefix_cache = true;          // --cache-type radix
   double window_tree_share = 0.25;   // of a window group's pool, on top of what running rows need
+  int32_t max_checkpoints = -1;      // of recurrent states; -1: derived
+  int32_t checkpoint_interval = 2048;  // tokens
 };
 
 // What the operator leaves open, for a device of `kind` ("cpu", "cuda").

@@ -164,6 +164,43 @@ TEST(MemoryPlan, a_gpus_pool_takes_what_the_memory_allows) {
   EXPECT_EQ(cpu->kv.groups[0].num_blocks, 65536 / 16 + 1);
 }
 
+// Qwen3.6-35B-A3B's: 30 layers of 32 states of 128 x 128, and 3 inputs of 8192 channels, in fp32.
+Model with_states() {
+  Model model = two_groups();
+  model.states = {.num_layers = 30, .k_heads = 16, .v_heads = 32, .k_dim = 128, .v_dim = 128, .conv_width = 4};
+  return model;
+}
+
+TEST(MemoryPlan, recurrent_states_and_their_checkpoints_are_lines_of_the_ledger) {
+  const size_t each = with_states().states.bytes();
+  EXPECT_EQ(each, size_t{30} * 4 * (32 * 128 * 128 + 3 * 8192));
+  EngineLimits limits = small_limits();
+  const auto line = [](const MemoryPlan& plan, const std::string& name) {
+    for (const LedgerLine& line : plan.ledger) {
+      if (line.name == name) return line.bytes;
+    }
+    return size_t{0};
+  };
+  auto plan = plan_memory(with_states(), 1 << 20, NoBackend(), limits, size_t{64} << 30, 1000);
+  ASSERT_TRUE(plan.has_value()) << plan.error().message();
+  EXPECT_TRUE(plan->kv.states.recurrent);
+  EXPECT_EQ(plan->kv.states.num_checkpoints, 4 * limits.max_rows);
+  EXPECT_EQ(line(*plan, "states"), 4 * each);
+  EXPECT_EQ(line(*plan, "checkpoints"), 16 * each);
+  // Where memory is short they take a share, without a cache none.
+  plan = plan_memory(with_states(), 1 << 20, NoBackend(), limits, size_t{4} << 30, 1000);
+  ASSERT_TRUE(plan.has_value()) << plan.error().message();
+  EXPECT_GT(plan->kv.states.num_checkpoints, 0);
+  EXPECT_LT(line(*plan, "checkpoints"), (size_t{4} << 30) * 15 / 100);
+  limits.prefix_cache = false;
+  plan = plan_memory(with_states(), 1 << 20, NoBackend(), limits, size_t{4} << 30, 1000);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(line(*plan, "checkpoints"), 0u);
+  limits.max_rows = 64;
+  EXPECT_FALSE(plan_memory(with_states(), 1 << 20, NoBackend(), limits, size_t{4} << 30, 1000).has_value());
+  EXPECT_FALSE(plan_memory(two_groups(), 1 << 20, NoBackend(), small_limits(), 0, 1000)->kv.states.recurrent);
+}
+
 TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {
   auto plan = plan_memory(two_groups(), size_t{8} << 20, NoBackend(), small_limits(), size_t{4} << 20, 1000);
   ASSERT_FALSE(plan.has_value());

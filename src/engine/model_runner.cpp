@@ -46,6 +46,7 @@ Status ModelRunner::claim(const Model& model, StagingMode mode) {
     binding_.targets.table_stride[g] = stride;
   }
   if (Status status = claim_row_state(); !status.ok()) return status;
+  if (Status status = claim_states(model.states); !status.ok()) return status;
 
   const auto scratch_bytes = backend_.scratch_bytes(model.blocks, plan_.step);
   if (!scratch_bytes) return scratch_bytes.error();
@@ -81,13 +82,28 @@ Status ModelRunner::claim_row_state() {
   return Status();
 }
 
+Status ModelRunner::claim_states(const StateSpec& spec) {
+  if (spec.num_layers == 0) return {};
+  const int64_t slots = int64_t{plan_.step.max_rows} + plan_.kv.states.num_checkpoints;
+  const auto claim = [&](int64_t values) {
+    return static_cast<float*>(device_.alloc_device(sizeof(float) * values * slots, FirstTouch::kWhileServing));
+  };
+  binding_.batch.states = {.recurrent = claim(spec.recurrent_values()),
+                           .conv = claim(spec.conv_values()),
+                           .recurrent_stride = spec.recurrent_values(),
+                           .conv_stride = spec.conv_values(),
+                           .first_checkpoint = plan_.step.max_rows};
+  if (binding_.batch.states.recurrent != nullptr && binding_.batch.states.conv != nullptr) return {};
+  return {StatusCode::kResourceExhausted, "the device has no room for the recurrent states"};
+}
+
 bool ModelRunner::advances(const StepPlan& plan) const {
   if (!last_was_decode_ || plan.num_decode_rows != static_cast<int32_t>(plan.rows.size())) return false;
   if (!plan.starts.empty() || !plan.block_patches.empty() || !plan.log_patches.empty()) return false;
   return std::equal(plan.rows.begin(), plan.rows.end(), last_rows_.begin(), last_rows_.end(),
                     [](const PlanRow& now, const PlanRow& last) {
                       return now.slot == last.slot && now.computed_len == last.computed_len + 1 &&
-                             now.samples == last.samples;
+                             now.samples == last.samples && now.state_from == 0 && now.state_save == 0;
                     });
 }
 

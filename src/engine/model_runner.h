@@ -43,6 +43,7 @@ class ModelRunner {
       : device_(device), backend_(backend), plan_(plan) {}
   Status claim(const Model& model, StagingMode staging);
   Status claim_row_state();
+  Status claim_states(const StateSpec& spec);
   // Whether `plan` is the last launch over again, every row one token further: then the device needs no slab.
   bool advances(const StepPlan& plan) const;
 

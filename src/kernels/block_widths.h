@@ -19,6 +19,8 @@ struct BlockWidths {
   int64_t head_dim = 0, q_heads = 0, kv_heads = 0, gqa_ratio = 1;
   int64_t max_cols = 0;      // widest input of any weight
   int64_t experts = 0, top_k = 0, expert_rows = 0;  // of a mixture's router, and rows of an expert's gate
+  int64_t gate = 0;                                 // values of a token's attention gates
+  int64_t delta_channels = 0, delta_values = 0, delta_heads = 0;  // of a recurrent layer: q, k and v; v alone; v-heads
 };
 
 inline BlockWidths block_widths(const BlockList& blocks) {
@@ -31,6 +33,12 @@ inline BlockWidths block_widths(const BlockList& blocks) {
       grow(w.hidden, in->q.cols);
       grow(w.q, in->q.rows);
       grow(w.qkv, in->q.rows + in->k.rows + in->v.rows);
+      grow(w.gate, in->gate.rows);
+    } else if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
+      grow(w.hidden, delta->qkv.cols);
+      grow(w.delta_channels, delta->channels());
+      grow(w.delta_values, delta->z.rows);
+      grow(w.delta_heads, delta->v_heads);
     } else if (const auto* attention = std::get_if<AttentionBlock>(&block)) {
       grow(w.head_dim, attention->head_dim);
       grow(w.q_heads, attention->q_heads);
@@ -49,7 +57,7 @@ inline BlockWidths block_widths(const BlockList& blocks) {
       grow(w.vocab, head->head.rows);
     }
   }
-  w.max_cols = std::max({w.hidden, w.q, w.intermediate, w.expert_rows});
+  w.max_cols = std::max({w.hidden, w.q, w.intermediate, w.expert_rows, w.delta_values});
   return w;
 }
 
@@ -67,13 +75,28 @@ inline Status check_moe(const MoeBlock& moe) {
   return {};
 }
 
+// Whether the parts of a recurrent layer fit together.
+inline Status check_gated_delta(const GatedDeltaBlock& delta) {
+  if (delta.k_heads <= 0 || delta.v_heads <= 0 || delta.v_heads % delta.k_heads != 0 || delta.k_dim <= 0 ||
+      delta.v_dim <= 0 || delta.conv_width < 2) {
+    return invalid("gated_delta: v_heads must be a multiple of k_heads, and sizes positive");
+  }
+  const int64_t values = int64_t{delta.v_heads} * delta.v_dim, hidden = delta.qkv.cols;
+  if (delta.qkv.rows != delta.channels() || delta.z.rows != values || delta.b.rows != delta.v_heads ||
+      delta.a.rows != delta.v_heads || delta.out.rows != hidden || delta.out.cols != values || delta.z.cols != hidden ||
+      delta.b.cols != hidden || delta.a.cols != hidden) {
+    return invalid("gated_delta: the matrices do not fit together");
+  }
+  return {};
+}
+
 // What the CPU backends compute: kUnsupported or kInvalidArgument says which block cannot be.
 inline Status check_blocks(const BlockList& blocks) {
   for (const LayerBlock& block : blocks) {
     if (const auto* in = std::get_if<AttnInBlock>(&block)) {
       if (in->q.rows != int64_t{in->q_heads} * in->head_dim || in->k.rows != int64_t{in->kv_heads} * in->head_dim ||
-          in->v.rows != in->k.rows) {
-        return invalid("attn_in: q, k and v must have heads * head_dim rows");
+          in->v.rows != in->k.rows || (in->gate.rows != 0 && in->gate.rows != in->q.rows)) {
+        return invalid("attn_in: q, k, v and the gate must have heads * head_dim rows");
       }
       if (in->rope.rotary_dim < 0 || in->rope.rotary_dim > in->head_dim || in->rope.rotary_dim % 2 != 0) {
         return invalid("attn_in: rotary_dim must be even and at most head_dim");
@@ -81,6 +104,9 @@ inline Status check_blocks(const BlockList& blocks) {
     }
     if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       if (Status status = check_moe(*moe); !status.ok()) return status;
+    }
+    if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
+      if (Status status = check_gated_delta(*delta); !status.ok()) return status;
     }
     const auto* attention = std::get_if<AttentionBlock>(&block);
     if (attention == nullptr) continue;

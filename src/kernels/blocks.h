@@ -50,6 +50,7 @@ struct EmbedBlock {
 struct AttnInBlock {
   Norm norm;
   Weight q, k, v;
+  Weight gate;          // [q_heads * head_dim, hidden], of norm(x): kept for attn_out; 0 rows: none
   Norm q_norm, k_norm;  // over head_dim, or null
   Rope rope;
   int q_heads = 0, kv_heads = 0, head_dim = 0;
@@ -67,10 +68,33 @@ struct AttentionBlock {
   const float* sinks = nullptr;    // [q_heads] or null: joins the softmax denominator only, unscaled
 };
 
-// x += post_norm(Wo o)
+// x += post_norm(Wo o), or with gates post_norm(Wo (o * sigmoid(gate))): those of the attn_in before.
 struct AttnOutBlock {
   Weight o;
   Norm post_norm;  // null: none
+  bool gated = false;
+};
+
+// Linear attention by the gated delta rule (Qwen3.5): what a layer remembers of a row is one matrix S [k_dim, v_dim] a
+// v-head, and the last conv_width - 1 inputs of its convolution (batch.h: StatePoolView). For each token in turn, with
+// n = norm(x), v-head h and its k-head h / (v_heads / k_heads):
+//   q | k | v = silu(sum over j < conv_width of conv[channel, j] * (Wqkv n)[conv_width - 1 - j tokens before])
+//   q = k_dim^-1/2 l2(q), k = l2(k), where l2(u) = u rsqrt(sum u^2 + kL2Eps)
+//   g = decay softplus(Wa n + dt_bias), beta = sigmoid(Wb n)
+//   S = exp(g) S;  S += k (beta (v - S^T k))^T;  o = S^T q
+// x += Wout (out_norm(o) * silu(Wz n)). Before a row's first token S and the inputs are zero.
+struct GatedDeltaBlock {
+  static constexpr float kL2Eps = 1e-6f;
+  Norm norm, out_norm;   // over hidden, and over v_dim
+  Weight qkv;            // [channels, hidden]: q and k of all k-heads, v of all v-heads
+  Weight z, b, a, out;   // [v_heads * v_dim, hidden], [v_heads, hidden] twice, [hidden, v_heads * v_dim]
+  const float* conv = nullptr;     // [channels, conv_width] fp32
+  const float* decay = nullptr;    // [v_heads] -exp(A_log)
+  const float* dt_bias = nullptr;  // [v_heads]
+  int k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0, conv_width = 0;
+  int layer = 0;         // index among the recurrent layers
+
+  int64_t channels() const { return int64_t{2} * k_heads * k_dim + int64_t{v_heads} * v_dim; }
 };
 
 // x += post_norm(Wd (act(Wg norm(x)) * Wu norm(x)))
@@ -119,8 +143,8 @@ struct HeadBlock {
   float softcap = 0.0f;
 };
 
-using LayerBlock =
-    std::variant<EmbedBlock, AttnInBlock, AttentionBlock, AttnOutBlock, MlpBlock, MoeBlock, HeadBlock>;
+using LayerBlock = std::variant<EmbedBlock, AttnInBlock, AttentionBlock, AttnOutBlock, GatedDeltaBlock, MlpBlock,
+                                MoeBlock, HeadBlock>;
 using BlockList = std::vector<LayerBlock>;
 
 }  // namespace tailrace

@@ -13,9 +13,17 @@ struct KvGroupConfig {
   int32_t num_blocks = 0;     // block 0 is the dummy, never handed out
 };
 
+// States of recurrent layers. A running row has one of its own; a prefix that ends at a checkpoint can be gone on from.
+struct StateIndexConfig {
+  bool recurrent = false;             // the model has such layers: a prefix match ends at a checkpoint
+  int32_t num_checkpoints = 0;        // checkpoint 0 is nobody's and not counted: 1 .. num_checkpoints are handed out
+  int32_t checkpoint_interval = 2048; // tokens, whole blocks: each multiple gets a checkpoint, and the prompt's last whole block
+};
+
 struct KvIndexConfig {
   int32_t block_size = 16;                // tokens; one size per process
   std::vector<KvGroupConfig> groups;      // at least one; group 0 is full unless every layer has a window
+  StateIndexConfig states;
   bool prefix_cache = true;               // false: --cache-type naive
 };
 

@@ -16,6 +16,8 @@ struct PlanRow {
   int32_t computed_len = 0;  // tokens whose KV exists before this step (cached ones included)
   int32_t q_len = 0;         // tokens this step computes
   bool samples = false;      // the row's last token is sampled from: decode rows and last chunks
+  int32_t state_from = 0;    // of models with recurrent layers: as BatchRow's
+  int32_t state_save = 0;
   int32_t kv_len() const { return computed_len + q_len; }
 };
 

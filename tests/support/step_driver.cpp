@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "base/limits.h"
 
 namespace tailrace {
 
@@ -26,7 +27,8 @@ void StepDriver::add(int slot, const std::vector<TokenId>& tokens, bool decode) 
   const MemoryPlan& memory = host_->report().memory;
   const int32_t block_size = memory.kv.block_size;
   const auto q_len = static_cast<int32_t>(tokens.size());
-  plan_.rows.push_back({.slot = slot, .computed_len = len_[slot], .q_len = q_len, .samples = true});
+  plan_.rows.push_back({.slot = slot, .computed_len = len_[slot], .q_len = q_len, .samples = true,
+                        .state_from = fresh_[slot] ? kZeroState : 0});
   plan_.num_tokens += q_len;
   plan_.num_decode_rows += decode;
   if (fresh_[slot]) plan_.starts.push_back({slot, request_});

@@ -107,11 +107,12 @@ void finish_qkv(const Step& step, const AttnInBlock& block, int64_t token) {
 void run_block(const Step& step, const AttnInBlock& block) {
   const StepScratch& s = step.scratch;
   const int64_t tokens = step.batch.num_tokens, width = block.q.rows + 2 * block.k.rows;
-  const Weight* weights[] = {&block.q, &block.k, &block.v};
-  float* outputs[] = {s.qkv, s.qkv + block.q.rows, s.qkv + block.q.rows + block.k.rows};
-  prepare_inputs(step, weights, 3, block.norm, s.x, block.q.cols, tokens);
-  for_products(step, weights, 3, tokens, [&](const ProductTask& task, int) {
-    run_product(step, *weights[task.index], task, outputs[task.index], width);
+  const Weight* weights[] = {&block.q, &block.k, &block.v, &block.gate};
+  float* outputs[] = {s.qkv, s.qkv + block.q.rows, s.qkv + block.q.rows + block.k.rows, s.q_gate};
+  const int count = block.gate.rows > 0 ? 4 : 3;
+  prepare_inputs(step, weights, count, block.norm, s.x, block.q.cols, tokens);
+  for_products(step, weights, count, tokens, [&](const ProductTask& task, int) {
+    run_product(step, *weights[task.index], task, outputs[task.index], task.index < 3 ? width : block.gate.rows);
   });
   step.for_tokens(tokens, width, [&](int64_t token, int) { finish_qkv(step, block, token); });
 }
@@ -136,6 +137,13 @@ void run_block(const Step& step, const AttentionBlock& block) {
 }
 
 void run_block(const Step& step, const AttnOutBlock& block) {
+  const StepScratch& s = step.scratch;
+  const int64_t width = block.o.cols;
+  if (block.gated) {
+    step.for_tokens(step.batch.num_tokens, width, [&](int64_t token, int) {
+      step.ops.gate_sigmoid(s.q_gate + token * width, width, s.attended + token * width);
+    });
+  }
   const Weight* weights[] = {&block.o};
   prepare_inputs(step, weights, 1, {}, step.scratch.attended, block.o.cols, step.batch.num_tokens);
   add_product(step, block.o, block.post_norm);

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/step.h"
 #include "sampler/sampler.h"
 
@@ -54,6 +55,8 @@ class CpuBackend : public HostBackend {
             "attention extend: " + vectors + " tiles of queries by chunks of keys",
             "attention decode: " + vectors + ", " + decode,
             "attn_out: " + linear + " (product, post norm, residual)",
+            "gated_delta: " + linear + "; " + vectors + ", decode rows one token at a time, extend rows " +
+                std::to_string(cpu::kDeltaChunk) + " at a time",
             "mlp: " + linear + " (gate and up with activation, down, residual)",
             "moe: " + linear + " (router; chosen experts only, rows by expert: gate, up, activation, down, sum)",
             "head_sample: " + linear + " on sampling rows, rows sampled in parallel"};

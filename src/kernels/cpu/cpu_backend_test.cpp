@@ -354,7 +354,7 @@ TEST(CpuBackend, refuses_what_it_cannot_compute) {
   moe.top_k = 2, moe.down.count = 2;
   blocks = {moe};
   EXPECT_NE(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).message().find("number of experts"), std::string::npos);
-  EXPECT_EQ(backend->decisions().size(), 7u);
+  EXPECT_EQ(backend->decisions().size(), 8u);
 }
 
 TEST(CpuBackend, scratch_does_not_grow_with_the_context) {

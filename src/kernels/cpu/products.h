@@ -29,7 +29,7 @@ struct ProductTask {
   int64_t row_end(const Weight& weight) const { return std::min(weight.rows, tile_end * kRowTile); }
 };
 
-// Calls fn(task, thread) for tasks that cover `tokens` x all rows of `count` <= 3 weights.
+// Calls fn(task, thread) for tasks that cover `tokens` x all rows of `count` <= 4 weights.
 template <typename F>
 void for_products(const Step& step, const Weight* const* weights, int count, int64_t tokens, const F& fn) {
   if (tokens == 0) return;
@@ -38,7 +38,7 @@ void for_products(const Step& step, const Weight* const* weights, int count, int
   const int64_t token_chunks = (tokens + kTaskTokens - 1) / kTaskTokens;
   const int64_t even = (tiles * token_chunks + 4 * step.pool.size() - 1) / (4 * step.pool.size());
   const int64_t group = std::clamp<int64_t>(even, 1, tokens > kFewTokens ? kTaskTiles : kTaskTilesFewTokens);
-  int64_t first[4] = {};
+  int64_t first[5] = {};
   for (int i = 0; i < count; ++i) first[i + 1] = first[i] + (row_tiles(weights[i]->rows) + group - 1) / group;
   step.pool.parallel_for(first[count] * token_chunks, [&](int64_t id, int thread) {
     const int64_t chunk = id / first[count], in_chunk = id % first[count];

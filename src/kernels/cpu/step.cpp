@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/check.h"
 #include "base/test_fault.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/products.h"
 #include "sampler/sampler.h"
 
@@ -35,6 +36,18 @@ void add_rope(StepShape& shape, const Rope& rope) {
   if (std::none_of(shape.ropes.begin(), shape.ropes.end(), same)) shape.ropes.push_back(rope);
 }
 
+Status add_gated_delta(StepShape& shape, const GatedDeltaBlock& delta) {
+  for (const Weight* weight : {&delta.qkv, &delta.z, &delta.b, &delta.a, &delta.out}) add_input(shape, *weight);
+  if (delta.k_dim % 16 != 0 || delta.v_dim % 16 != 0) {
+    return {StatusCode::kUnsupported, "gated_delta: heads of " + std::to_string(delta.k_dim) + " and " +
+                                          std::to_string(delta.v_dim) + " dims, not both multiples of 16"};
+  }
+  const int64_t convolution = (2 * int64_t{delta.conv_width} - 1) * std::max(delta.k_dim, delta.v_dim);
+  shape.delta_thread_floats =
+      std::max({shape.delta_thread_floats, delta_scratch_floats(delta.k_dim, delta.v_dim), convolution});
+  return {};
+}
+
 Status add_attention(StepShape& shape, const AttentionBlock& block) {
   if (block.group < 0 || block.group >= kMaxKvGroups) return invalid("attention: no such KV group");
   StepShape::Group& group = shape.groups[block.group];
@@ -60,8 +73,10 @@ Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits
   shape.forced_splits = options.kv_splits;
   for (const LayerBlock& block : blocks) {
     if (const auto* in = std::get_if<AttnInBlock>(&block)) {
-      for (const Weight* weight : {&in->q, &in->k, &in->v}) add_input(shape, *weight);
+      for (const Weight* weight : {&in->q, &in->k, &in->v, &in->gate}) add_input(shape, *weight);
       add_rope(shape, in->rope);
+    } else if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
+      if (Status status = add_gated_delta(shape, *delta); !status.ok()) return fail(status);
     } else if (const auto* attention = std::get_if<AttentionBlock>(&block)) {
       if (Status status = add_attention(shape, *attention); !status.ok()) return fail(status);
     } else if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
@@ -114,6 +129,10 @@ StepScratch::StepScratch(void* base, const StepShape& shape) {
     inputs[i] = arena.take<std::byte>(std::max(tokens, rows) * shape.input_bytes_per_token[i]);
   }
   moe = take_moe(arena, shape);
+  q_gate = arena.take<float>(tokens * w.gate);
+  delta_qkv = arena.take<float>(tokens * w.delta_channels);
+  for (float** values : {&delta_z, &delta_out}) *values = arena.take<float>(tokens * w.delta_values);
+  for (float** values : {&delta_b, &delta_a}) *values = arena.take<float>(tokens * w.delta_heads);
   rope_stride = 0;
   for (const Rope& rope : shape.ropes) rope_stride = std::max(rope_stride, tokens * rope.rotary_dim);
   cos_sin = arena.take<float>(rope_stride * static_cast<int64_t>(shape.ropes.size()));
@@ -128,7 +147,8 @@ StepScratch::StepScratch(void* base, const StepShape& shape) {
     first_split[g] = arena.take<int32_t>(rows + 1);
     first_tile[g] = arena.take<int32_t>(rows + 1);
   }
-  thread_stride = std::max({attention_thread_floats(w.head_dim, w.q_heads, w.gqa_ratio), kProductFloats, w.max_cols});
+  thread_stride = std::max({attention_thread_floats(w.head_dim, w.q_heads, w.gqa_ratio), kProductFloats, w.max_cols,
+                            shape.delta_thread_floats});
   thread_stride = (thread_stride + 15) / 16 * 16;
   thread_floats = arena.take<float>(thread_stride * shape.threads);
   sampler_stride = static_cast<int64_t>(sampler_scratch_bytes(shape.limits.vocab));

@@ -23,6 +23,7 @@ struct StepShape {
   int threads = 1;
   int forced_splits = 0;
   bool has_post_norm = false;
+  int64_t delta_thread_floats = 0;
   int64_t input_bytes_per_token[kNumInputKinds] = {};  // the widest activation of each kind
   std::vector<Rope> ropes;                             // one per distinct id
   int64_t expert_input_bytes[kNumInputKinds] = {};     // the same of what experts multiply
@@ -58,10 +59,13 @@ struct StepScratch {
   float* x;              // [tokens, hidden] residual stream
   float* qkv;            // [tokens, qkv]
   float* attended;       // [tokens, q]
+  float* q_gate;         // [tokens, gate]
   float* gated;          // [tokens, intermediate]
   float* y;              // [tokens, hidden] where a post norm needs a whole row; else null
   std::byte* inputs[kNumInputKinds];  // activations in the form that a weight format multiplies
   MoeScratch moe;
+  float *delta_qkv, *delta_z, *delta_out;  // [tokens, channels], [tokens, v_heads * v_dim] twice
+  float *delta_b, *delta_a;                // [tokens, v_heads]
   float* cos_sin;        // [ropes][tokens][rotary_dim]: cos, then sin
   int64_t rope_stride;   // floats from one rope's table to the next
   int32_t* token_row;    // [tokens]
@@ -120,6 +124,7 @@ void run_block(const Step& step, const EmbedBlock& block);
 void run_block(const Step& step, const AttnInBlock& block);
 void run_block(const Step& step, const AttentionBlock& block);
 void run_block(const Step& step, const AttnOutBlock& block);
+void run_block(const Step& step, const GatedDeltaBlock& block);
 void run_block(const Step& step, const MlpBlock& block);
 void run_block(const Step& step, const MoeBlock& block);
 void run_block(const Step& step, const HeadBlock& block);

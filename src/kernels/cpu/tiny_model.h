@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -23,6 +24,9 @@ struct TinyConfig {
   int window = 0;         // of the odd layers, which then form group 1
   int experts = 0, top_k = 2;  // a mixture in place of the MLP
   int window_head_dim = 0;  // of group 1, where it differs
+  bool gated = false;       // attention outputs
+  int recurrent = 0;        // layers by the gated delta rule in front of each that attends
+  int k_heads = 2, v_heads = 6, k_dim = 32, v_dim = 48, conv_width = 4;  // of those
 };
 
 // Blocks of a stored format with random codes and scales such that weights are of size 1 / sqrt(cols).
@@ -85,7 +89,10 @@ class TinyModel {
  public:
   TinyModel(const TinyConfig& config, const Backend& backend, uint64_t seed) : config_(config), backend_(backend), rng_(seed) {
     blocks.push_back(EmbedBlock{weight(config.format, config.vocab, config.hidden), 3.0f});
-    for (int l = 0; l < config.layers; ++l) add_layer(l);
+    for (int l = 0; l < config.layers; ++l) {
+      for (int r = 0; r < config.recurrent; ++r) add_gated_delta(l * config.recurrent + r);
+      add_layer(l);
+    }
     blocks.push_back(HeadBlock{norm(config.hidden, true), weight(config.head_format, config.vocab, config.hidden),
                                config.final_softcap});
   }
@@ -119,11 +126,13 @@ class TinyModel {
     in.head_dim = dim;
     in.group = group;
     in.layer = in_group;
+    if (c.gated) in.gate = weight(c.format, c.q_heads * dim, c.hidden);
     blocks.push_back(in);
     blocks.push_back(AttentionBlock{c.q_heads, c.kv_heads, dim, group, in_group, window,
                                     1.0f / std::sqrt(static_cast<float>(dim)), c.attention_softcap,
                                     c.sinks ? floats(c.q_heads, [&](int) { return random(1.0f); }) : nullptr});
-    blocks.push_back(AttnOutBlock{weight(c.format, c.hidden, c.q_heads * dim, c.bias), norm(c.hidden, c.post_norm)});
+    blocks.push_back(
+        AttnOutBlock{weight(c.format, c.hidden, c.q_heads * dim, c.bias), norm(c.hidden, c.post_norm), c.gated});
     if (c.experts > 0) return add_moe();
     MlpBlock mlp;
     mlp.norm = norm(c.hidden, true);
@@ -133,6 +142,25 @@ class TinyModel {
     mlp.activation = c.gelu ? Activation::kGeluTanh : Activation::kSilu;
     mlp.post_norm = norm(c.hidden, c.post_norm);
     blocks.push_back(mlp);
+  }
+
+  void add_gated_delta(int layer) {
+    const TinyConfig& c = config_;
+    GatedDeltaBlock delta;
+    delta.k_heads = c.k_heads, delta.v_heads = c.v_heads, delta.k_dim = c.k_dim, delta.v_dim = c.v_dim;
+    delta.conv_width = c.conv_width;
+    delta.layer = layer;
+    delta.norm = norm(c.hidden, true);
+    delta.qkv = weight(c.format, delta.channels(), c.hidden);
+    delta.z = weight(c.format, c.v_heads * c.v_dim, c.hidden);
+    delta.b = weight(Format::kF32, c.v_heads, c.hidden);
+    delta.a = weight(Format::kF32, c.v_heads, c.hidden);
+    delta.out = weight(c.down_format, c.hidden, c.v_heads * c.v_dim);
+    delta.conv = floats(delta.channels() * c.conv_width, [&](int) { return random(0.7f); });
+    delta.decay = floats(c.v_heads, [&](int h) { return -0.01f * std::exp2(1.5f * static_cast<float>(h)); });
+    delta.dt_bias = floats(c.v_heads, [&](int) { return random(1.0f); });
+    delta.out_norm = norm(c.v_dim, true);
+    blocks.push_back(delta);
   }
 
   void add_moe() {
@@ -231,11 +259,12 @@ class DeferredStream : public Stream {
 struct StepRow {
   int32_t slot, q_len, kv_len;
   int32_t samples = 1;
+  int32_t state_from = 0, state_save = 0;  // from: the first tokens of a row start from nothing whatever it says
 };
 
 class BackendHarness {
  public:
-  static constexpr int kSlots = 8, kMaxLen = 320, kBlockSize = 16, kBlocksPerSlot = kMaxLen / kBlockSize;
+  static constexpr int kSlots = 8, kCheckpoints = 4, kMaxLen = 320, kBlockSize = 16, kBlocksPerSlot = kMaxLen / kBlockSize;
 
   BackendHarness(const TinyConfig& config, std::unique_ptr<HostBackend> backend, uint64_t seed)
       : backend_(std::move(backend)), model_(config, *backend_, seed), vocab_(config.vocab) {
@@ -254,6 +283,7 @@ class BackendHarness {
     sampled.resize(kSlots);
     std::mt19937_64 rng(seed + 1);
     for (int g = 0; g < (config.window > 0 ? 2 : 1); ++g) add_group(config, g, rng);
+    if (config.recurrent > 0) add_states(config);
     for (TokenId& id : log) id = static_cast<TokenId>(rng() % static_cast<uint64_t>(config.vocab));
   }
 
@@ -265,7 +295,8 @@ class BackendHarness {
     Batch batch{};
     for (const StepRow& row : rows) {
       if (row.q_len == 1 && batch.num_decode_rows == static_cast<int32_t>(rows_.size())) ++batch.num_decode_rows;
-      rows_.push_back({row.slot, batch.num_tokens, row.q_len, row.kv_len, row.samples});
+      const int32_t from = row.q_len == row.kv_len ? kZeroState : row.state_from;
+      rows_.push_back({row.slot, batch.num_tokens, row.q_len, row.kv_len, row.samples, from, row.state_save});
       batch.num_tokens += row.q_len;
     }
     batch.num_rows = static_cast<int32_t>(rows_.size());
@@ -275,6 +306,7 @@ class BackendHarness {
     batch.state = {log.data(), kMaxLen + 1, sampling.data(), bias_ids_.data(), bias_values_.data(), stop_ids_.data(),
                    stopped.data()};
     batch.sampled = sampled.data();
+    batch.states = states;
     backend_->forward(on, batch);
   }
 
@@ -299,12 +331,24 @@ class BackendHarness {
   std::vector<int32_t> stopped;
   std::vector<KvGroupView> groups;
   std::deque<std::vector<int32_t>> tables;  // one a group: [kSlots][kBlocksPerSlot]
+  StatePoolView states{};
   DeferredStream stream;
 
  private:
   struct Line {
     std::byte bytes[64];
   };
+  void add_states(const TinyConfig& c) {
+    const int64_t layers = int64_t{c.layers} * c.recurrent;
+    states.recurrent_stride = layers * c.v_heads * c.k_dim * c.v_dim;
+    states.conv_stride = layers * (c.conv_width - 1) * (2 * c.k_heads * c.k_dim + c.v_heads * c.v_dim);
+    states.first_checkpoint = kSlots;
+    state_values_.assign(static_cast<size_t>((kSlots + kCheckpoints) * (states.recurrent_stride + states.conv_stride)),
+                         std::numeric_limits<float>::quiet_NaN());
+    states.recurrent = state_values_.data();
+    states.conv = states.recurrent + (kSlots + kCheckpoints) * states.recurrent_stride;
+  }
+
   static void* aligned(std::vector<Line>& memory) {
     return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
   }
@@ -329,6 +373,7 @@ class BackendHarness {
   std::vector<TokenId> bias_ids_, stop_ids_;
   std::vector<float> bias_values_;
   std::deque<std::vector<uint16_t>> pools_;
+  std::vector<float> state_values_;
 };
 
 }  // namespace tailrace

@@ -95,6 +95,10 @@ void swiglu(const ClampedSwiglu& activation, const float* gate, const float* up,
   });
 }
 
+void gate_sigmoid(const float* gate, int64_t n, float* x) {
+  map2(gate, x, n, x, [](V g, V v) { return v * sigmoid(g); });
+}
+
 void add_scaled(float w, const float* y, int64_t n, float* x) {
   map2(x, y, n, x, [&](V a, V b) { return a + w * b; });
 }

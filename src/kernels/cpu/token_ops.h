@@ -17,6 +17,7 @@ struct TokenKernels {
   void (*gate)(Activation activation, const float* gate, const float* up, int64_t n, float* out);
   // out[i] = act(gate[i], up[i]).
   void (*swiglu)(const ClampedSwiglu& activation, const float* gate, const float* up, int64_t n, float* out);
+  void (*gate_sigmoid)(const float* gate, int64_t n, float* x);  // x *= sigmoid(gate)
   void (*add)(const float* y, int64_t n, float* x);             // x += y
   void (*add_scaled)(float w, const float* y, int64_t n, float* x);  // x += w y
   void (*softcap)(float cap, int64_t n, float* x);              // x = cap * tanh(x / cap)

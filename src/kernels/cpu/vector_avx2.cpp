@@ -1,9 +1,11 @@
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/token_ops.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #define TAILRACE_LANES 8
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/gated_delta_kernels.h"
 #include "kernels/cpu/token_kernels.h"
 
 namespace tailrace::cpu {
@@ -12,7 +14,11 @@ const AttentionKernels* attention_avx2() {
   return &kKernels;
 }
 const TokenKernels* token_avx2() {
-  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, add, add_scaled, softcap, round_bf16};
+  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, gate_sigmoid, add, add_scaled, softcap, round_bf16};
+  return &kKernels;
+}
+const DeltaKernels* delta_avx2() {
+  static constexpr DeltaKernels kKernels{convolve, l2_norm, delta_step, delta_chunk_keys, delta_chunk};
   return &kKernels;
 }
 }  // namespace tailrace::cpu
@@ -20,5 +26,6 @@ const TokenKernels* token_avx2() {
 namespace tailrace::cpu {
 const AttentionKernels* attention_avx2() { return nullptr; }
 const TokenKernels* token_avx2() { return nullptr; }
+const DeltaKernels* delta_avx2() { return nullptr; }
 }  // namespace tailrace::cpu
 #endif

@@ -1,5 +1,6 @@
 #define TAILRACE_LANES 4
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/gated_delta_kernels.h"
 #include "kernels/cpu/token_kernels.h"
 
 namespace tailrace::cpu {
@@ -8,7 +9,11 @@ const AttentionKernels* attention_portable() {
   return &kKernels;
 }
 const TokenKernels* token_portable() {
-  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, add, add_scaled, softcap, round_bf16};
+  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, gate_sigmoid, add, add_scaled, softcap, round_bf16};
+  return &kKernels;
+}
+const DeltaKernels* delta_portable() {
+  static constexpr DeltaKernels kKernels{convolve, l2_norm, delta_step, delta_chunk_keys, delta_chunk};
   return &kKernels;
 }
 }  // namespace tailrace::cpu

@@ -287,6 +287,10 @@ void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cud
   residual(b.down, b.post_norm, scratch_->gated, gated_order, step, index, stream);
 }
 
+void CudaBlocks::run(const GatedDeltaBlock&, const StepShape&, size_t, cudaStream_t) {
+  CHECK_MSG(false, "cuda_shape refuses models with recurrent layers");
+}
+
 void CudaBlocks::run(const MoeBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
   const NextNorm next = next_norm(index, step);
   const int stride =

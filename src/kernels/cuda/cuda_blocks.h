@@ -43,6 +43,7 @@ class CudaBlocks {
   void run(const AttnInBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const AttentionBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const AttnOutBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
+  void run(const GatedDeltaBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const MlpBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const MoeBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);

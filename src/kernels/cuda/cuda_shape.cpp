@@ -55,6 +55,9 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
   };
   int launches[kMaxKvGroups] = {};
   for (const LayerBlock& block : blocks) {
+    const auto* in = std::get_if<AttnInBlock>(&block);
+    if (in != nullptr && in->gate.rows > 0) return refuse("attention with an output gate");
+    if (std::holds_alternative<GatedDeltaBlock>(block)) return refuse("linear attention by the gated delta rule");
     if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       if (const Status status = check_moe(*moe); !status.ok()) return fail(status);
       if (const std::string why = experts_unsupported(*moe); !why.empty()) return refuse(why);

@@ -91,7 +91,10 @@ __global__ void __launch_bounds__(512) begin_kernel(const __grid_constant__ Begi
   if (header.launch == state.launch) {
     apply(p, p.slabs[state.launch % kStagingRing], header);
   } else {
-    for (int r = threadIdx.x; r < state.num_rows; r += blockDim.x) p.targets.rows[r].kv_len++;
+    for (int r = threadIdx.x; r < state.num_rows; r += blockDim.x) {  // as advance_rows does
+      BatchRow& row = p.targets.rows[r];
+      row.kv_len++, row.state_from = row.state_save = 0;
+    }
   }
   for (int r = state.num_rows + threadIdx.x; r < p.padded_rows; r += blockDim.x) {
     p.targets.rows[r] = {.slot = p.dummy_slot, .q_start = r, .q_len = 1, .kv_len = 0, .samples = 0};

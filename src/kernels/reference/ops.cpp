@@ -90,6 +90,62 @@ void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, in
   for (int d = 0; d < block.head_dim; ++d) out[d] = static_cast<float>(sums[static_cast<size_t>(d)] / denominator);
 }
 
+namespace {
+
+double silu(double v) { return v / (1.0 + std::exp(-v)); }
+double softplus(double v) { return v > 20.0 ? v : std::log1p(std::exp(v)); }
+
+// qkv = silu(conv(earlier inputs, qkv)); the inputs move on by one.
+void convolve(const GatedDeltaBlock& block, float* conv_state, float* qkv) {
+  const int64_t channels = block.channels(), before = block.conv_width - 1;
+  for (int64_t c = 0; c < channels; ++c) {
+    const float* weight = block.conv + c * block.conv_width;
+    double sum = static_cast<double>(weight[before]) * qkv[c];
+    for (int64_t j = 0; j < before; ++j) sum += static_cast<double>(weight[j]) * conv_state[j * channels + c];
+    for (int64_t j = 0; j + 1 < before; ++j) conv_state[j * channels + c] = conv_state[(j + 1) * channels + c];
+    conv_state[(before - 1) * channels + c] = qkv[c];
+    qkv[c] = static_cast<float>(silu(sum));
+  }
+}
+
+void normalise(float* values, int64_t n, double scale) {
+  double squares = 0;
+  for (int64_t i = 0; i < n; ++i) squares += static_cast<double>(values[i]) * values[i];
+  const double factor = scale / std::sqrt(squares + GatedDeltaBlock::kL2Eps);
+  for (int64_t i = 0; i < n; ++i) values[i] = static_cast<float>(values[i] * factor);
+}
+
+}  // namespace
+
+void gated_delta(const GatedDeltaBlock& block, const DeltaToken& token, float* conv_state, float* state, float* out) {
+  convolve(block, conv_state, token.qkv);
+  const int64_t k_dim = block.k_dim, v_dim = block.v_dim, per_k_head = block.v_heads / block.k_heads;
+  float *queries = token.qkv, *keys = queries + block.k_heads * k_dim, *values = keys + block.k_heads * k_dim;
+  for (int64_t h = 0; h < block.k_heads; ++h) {
+    normalise(queries + h * k_dim, k_dim, 1.0 / std::sqrt(static_cast<double>(k_dim)));
+    normalise(keys + h * k_dim, k_dim, 1.0);
+  }
+  for (int64_t h = 0; h < block.v_heads; ++h) {
+    const float *q = queries + h / per_k_head * k_dim, *k = keys + h / per_k_head * k_dim, *v = values + h * v_dim;
+    const double decay = std::exp(block.decay[h] * softplus(static_cast<double>(token.a[h]) + block.dt_bias[h]));
+    const double beta = 1.0 / (1.0 + std::exp(-static_cast<double>(token.b[h])));
+    float *s = state + h * k_dim * v_dim, *o = out + h * v_dim;
+    for (int64_t d = 0; d < v_dim; ++d) {
+      double recalled = 0, result = 0;
+      for (int64_t i = 0; i < k_dim; ++i) recalled += decay * s[i * v_dim + d] * k[i];
+      const double update = beta * (v[d] - recalled);
+      for (int64_t i = 0; i < k_dim; ++i) {
+        const double now = decay * s[i * v_dim + d] + k[i] * update;
+        s[i * v_dim + d] = static_cast<float>(now);
+        result += now * q[i];
+      }
+      o[d] = static_cast<float>(result);
+    }
+    rms_norm(block.out_norm, o, v_dim, o);
+    for (int64_t d = 0; d < v_dim; ++d) o[d] = static_cast<float>(o[d] * silu(token.z[h * v_dim + d]));
+  }
+}
+
 void route(const float* logits, int64_t experts, int64_t top_k, int32_t* ids, float* weights) {
   double sum = 0;
   for (int64_t i = 0; i < top_k; ++i) {
@@ -109,6 +165,8 @@ float clamped_swiglu(const ClampedSwiglu& activation, float gate, float up) {
   const double limit = activation.limit, g = std::min<double>(gate, limit), u = std::clamp<double>(up, -limit, limit);
   return static_cast<float>(g / (1.0 + std::exp(-activation.alpha * g)) * (u + 1.0));
 }
+
+float sigmoid(float x) { return static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(x)))); }
 
 float activate(Activation activation, float x) {
   const double v = x;

@@ -33,8 +33,18 @@ void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, in
 // The top_k largest of logits [experts], largest first, ties to the lower id, and their softmax: ids, weights [top_k].
 void route(const float* logits, int64_t experts, int64_t top_k, int32_t* ids, float* weights);
 
+// One token through a recurrent layer (GatedDeltaBlock). `qkv` [channels] are the products before the convolution; a, b and
+// z those of the same token. conv_state [conv_width - 1, channels] and state [v_heads, k_dim, v_dim] move one token on.
+// out [v_heads * v_dim]: normed and gated, before the last product.
+struct DeltaToken {
+  float* qkv;
+  const float *z, *b, *a;
+};
+void gated_delta(const GatedDeltaBlock& block, const DeltaToken& token, float* conv_state, float* state, float* out);
+
 float clamped_swiglu(const ClampedSwiglu& activation, float gate, float up);
 float activate(Activation activation, float x);
+float sigmoid(float x);
 float softcap(float cap, float x);  // cap 0: x
 
 }  // namespace tailrace::reference

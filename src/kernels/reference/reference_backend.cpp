@@ -15,7 +15,8 @@ namespace {
 
 // Working arrays of a step, all fp32.
 struct Scratch {
-  float *x, *normed, *q, *k, *v, *attended, *gate, *up, *y, *weight_row, *logits, *router, *expert_weights;
+  float *x, *normed, *q, *k, *v, *attended, *q_gate, *gate, *up, *y, *weight_row, *logits, *router, *expert_weights;
+  float *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;
   int32_t* expert_ids;
   std::byte* sampler;
   size_t bytes;
@@ -29,6 +30,10 @@ struct Scratch {
     k = arena.take<float>(tokens * w.qkv);
     v = arena.take<float>(tokens * w.qkv);
     attended = arena.take<float>(tokens * w.q);
+    q_gate = arena.take<float>(tokens * w.gate);
+    delta_qkv = arena.take<float>(tokens * w.delta_channels);
+    for (float** values : {&delta_z, &delta_out}) *values = arena.take<float>(tokens * w.delta_values);
+    for (float** values : {&delta_b, &delta_a}) *values = arena.take<float>(tokens * w.delta_heads);
     const int64_t gated = std::max(tokens * w.intermediate, w.expert_rows);
     gate = arena.take<float>(gated);
     up = arena.take<float>(gated);
@@ -117,8 +122,15 @@ class ReferenceBackend : public HostBackend {
       std::fill_n(scratch_->x + batch.rows[i].q_start * widths_.hidden, widths_.hidden, 0.0f);
       std::fill_n(scratch_->attended + batch.rows[i].q_start * widths_.q, widths_.q, 0.0f);
     }
+    const bool recurrent = batch.states.recurrent != nullptr;
+    for (int i = 0; recurrent && i < batch.num_rows; ++i) {
+      if (!idle(batch.rows[i])) begin_state(batch.states, batch.rows[i]);
+    }
     for (const LayerBlock& block : *blocks_) {
       std::visit([&](const auto& b) { run(b, batch); }, block);
+    }
+    for (int i = 0; recurrent && i < batch.num_rows; ++i) {
+      if (!idle(batch.rows[i])) save_state(batch.states, batch.rows[i]);
     }
     const float* logits = scratch_->logits;
     for (int i = 0; i < batch.num_rows; ++i) {
@@ -164,6 +176,7 @@ class ReferenceBackend : public HostBackend {
     reference::matmul(block.q, s.normed, batch.num_tokens, s.q, block.q.rows, s.weight_row);
     reference::matmul(block.k, s.normed, batch.num_tokens, s.k, block.k.rows, s.weight_row);
     reference::matmul(block.v, s.normed, batch.num_tokens, s.v, block.v.rows, s.weight_row);
+    reference::matmul(block.gate, s.normed, batch.num_tokens, s.q_gate, block.gate.rows, s.weight_row);
     const KvGroupView& kv = batch.groups[block.group];
     const int64_t dim = block.head_dim;
     for_each_token(batch, [&](const BatchRow& row, int64_t token, int64_t position) {
@@ -194,9 +207,57 @@ class ReferenceBackend : public HostBackend {
   }
 
   void run(const AttnOutBlock& block, const Batch& batch) {
+    for (int64_t i = 0; block.gated && i < batch.num_tokens * block.o.cols; ++i) {
+      scratch_->attended[i] *= reference::sigmoid(scratch_->q_gate[i]);
+    }
     reference::matmul(block.o, scratch_->attended, batch.num_tokens, scratch_->y, widths_.hidden,
                       scratch_->weight_row);
     add_to_residual(block.post_norm, batch.num_tokens);
+  }
+
+  // The row's state where it is zeroed or copied first; then, behind its last token, its copy.
+  void begin_state(const StatePoolView& states, const BatchRow& row) {
+    float* recurrent = states.recurrent + row.slot * states.recurrent_stride;
+    float* conv = states.conv + row.slot * states.conv_stride;
+    if (row.state_from == kZeroState) {
+      std::fill_n(recurrent, states.recurrent_stride, 0.0f);
+      std::fill_n(conv, states.conv_stride, 0.0f);
+    } else if (row.state_from > 0) {
+      const int64_t from = state_source(states, row);
+      std::copy_n(states.recurrent + from * states.recurrent_stride, states.recurrent_stride, recurrent);
+      std::copy_n(states.conv + from * states.conv_stride, states.conv_stride, conv);
+    }
+  }
+
+  void save_state(const StatePoolView& states, const BatchRow& row) {
+    const int64_t to = state_target(states, row);
+    if (to < 0) return;
+    std::copy_n(states.recurrent + row.slot * states.recurrent_stride, states.recurrent_stride,
+                states.recurrent + to * states.recurrent_stride);
+    std::copy_n(states.conv + row.slot * states.conv_stride, states.conv_stride, states.conv + to * states.conv_stride);
+  }
+
+  void run(const GatedDeltaBlock& block, const Batch& batch) {
+    const Scratch& s = *scratch_;
+    const int64_t tokens = batch.num_tokens;
+    norm_tokens(block.norm, s.x, tokens, widths_.hidden, s.normed);
+    reference::matmul(block.qkv, s.normed, tokens, s.delta_qkv, block.qkv.rows, s.weight_row);
+    reference::matmul(block.z, s.normed, tokens, s.delta_z, block.z.rows, s.weight_row);
+    reference::matmul(block.b, s.normed, tokens, s.delta_b, block.v_heads, s.weight_row);
+    reference::matmul(block.a, s.normed, tokens, s.delta_a, block.v_heads, s.weight_row);
+    std::fill_n(s.delta_out, tokens * block.z.rows, 0.0f);  // of idle rows it stays so
+    const StatePoolView& states = batch.states;
+    const int64_t state_values = int64_t{block.v_heads} * block.k_dim * block.v_dim;
+    const int64_t conv_values = (block.conv_width - 1) * block.channels();
+    for_each_token(batch, [&](const BatchRow& row, int64_t token, int64_t) {
+      const reference::DeltaToken now = {s.delta_qkv + token * block.qkv.rows, s.delta_z + token * block.z.rows,
+                                         s.delta_b + token * block.v_heads, s.delta_a + token * block.v_heads};
+      reference::gated_delta(block, now, states.conv + row.slot * states.conv_stride + block.layer * conv_values,
+                             states.recurrent + row.slot * states.recurrent_stride + block.layer * state_values,
+                             s.delta_out + token * block.z.rows);
+    });
+    reference::matmul(block.out, s.delta_out, tokens, s.y, widths_.hidden, s.weight_row);
+    add_to_residual({}, tokens);
   }
 
   void run(const MlpBlock& block, const Batch& batch) {
