@@ -80,8 +80,14 @@ struct EngineCase {
   std::vector<Path> paths;
 };
 
-EngineSetup reference_setup(const EngineSetup& base, const std::vector<Request>& requests) {
-  EngineSetup setup = base;
+EngineSetup reference_setup(const IdsOptions& options, const std::vector<Request>& requests) {
+  EngineSetup setup = options.setup;
+  if (options.cpu_reference) {
+    setup.device_kind = "cpu";
+    setup.limits = default_limits("cpu");
+    setup.limits.context_length = options.setup.limits.context_length;
+    setup.limits.max_total_tokens = options.setup.limits.max_total_tokens;
+  }
   int32_t longest = 1;
   for (const Request& request : requests) longest = std::max(longest, static_cast<int32_t>(request.prompt_ids.size()));
   setup.limits.chunk_size = std::min(longest, kLargestReferenceChunk);
@@ -139,7 +145,7 @@ Expected<bool> run_compare(const IdsOptions& options) {
     if (!made) return fail(made.error());
     requests = std::move(*made);
     for (Request& request : requests) request.sampling.num_top_logprobs = 2;
-    auto client = EngineClient::create(reference_setup(options.setup, requests));
+    auto client = EngineClient::create(reference_setup(options, requests));
     if (!client) return fail(client.error());
     reference = alone(**client, requests);
   }
@@ -151,8 +157,8 @@ Expected<bool> run_compare(const IdsOptions& options) {
     tokens += static_cast<int>(answer.ids.size());
   }
   std::printf(
-      "reference        %zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens; tolerance %g\n",
-      requests.size(), tokens, options.tolerance);
+      "reference        %s%zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens; tolerance %g\n",
+      options.cpu_reference ? "on the CPU, " : "", requests.size(), tokens, options.tolerance);
   const SameAnswerOptions same{.tolerance = options.tolerance, .max_forced_share = options.max_forced};
   bool all_same = true;
   for (EngineCase& engine : engines(options.setup)) {

@@ -73,6 +73,8 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_flag("--idle-table", o.idle_table, "the device's idle time between steps, for each --debug-staging");
   app.add_flag("--tune", o.tune, "measures the GPU's tuning table, for --model's attention or a built-in list's, and writes it");
   app.add_option("--out", o.tune_out, "of --tune (default: the GPU's name .json)")->option_text("FILE");
+  add_choice(app, "--reference", o.cpu_reference, {{"device", false}, {"cpu", true}},
+             "whose answers --compare compares with: the device's own (default), or the CPU's kernels'");
   app.add_option("--max-forced", o.max_forced,
                  "share of tokens whose margin is within the tolerance, for --compare (default 0.03)")
       ->check(CLI::Range(0.0, 1.0));
@@ -88,11 +90,7 @@ Status apply(const Overrides& over, EngineSetup& setup) {
   if (over.chunk > 0) limits.chunk_size = over.chunk;
   if (over.mem_fraction > 0) limits.mem_fraction = over.mem_fraction;
   setup.limits = limits;
-  if (over.graph_rows > 0) setup.backend_options.max_graph_rows = over.graph_rows;
-  if (over.graph_rows > limits.max_rows) {
-    return invalid("--cuda-graph-max-bs " + std::to_string(over.graph_rows) +
-                   ": no step has more rows than --max-running-requests " + std::to_string(limits.max_rows));
-  }
+  setup.backend_options.max_graph_rows = over.graph_rows;
   if (over.kv_splits != "auto") {
     char* end = nullptr;
     const long splits = std::strtol(over.kv_splits.c_str(), &end, 10);
@@ -121,7 +119,7 @@ std::string without_effect(const CLI::App& app, const IdsOptions& o) {
   const auto add = [&](bool condition, std::initializer_list<const char*> flags) {
     if (condition) unused.insert(unused.end(), flags);
   };
-  add(!o.compare, {"--tolerance", "--max-forced"});
+  add(!o.compare, {"--tolerance", "--max-forced", "--reference"});
   add(!o.contracts, {"--contract-steps"});
   add(o.compare || o.contracts || o.idle_table, {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids"});
   add(o.contracts || o.idle_table, {"--prompt-file", "--output-len"});
@@ -165,6 +163,8 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   if (o.tune && over.device == "cpu") return fail(StatusCode::kInvalidArgument, "--tune is of a GPU: leave --device cpu out");
   if (o.compare && o.temperature > 0)
     return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
+  if (o.cpu_reference && o.setup.dummy_weights)
+    return fail(StatusCode::kInvalidArgument, "--reference cpu: --dummy draws other weights on a GPU than on the CPU");
   if (o.compare && app.count("--prompts") == 0) o.prompts = kComparedPrompts;
   if (o.idle_table && o.setup.staging != StagingMode::kDevice)
     return fail(StatusCode::kInvalidArgument, "--idle-table runs every staging: leave --debug-staging out");

@@ -27,6 +27,7 @@ TEST(IdsOptions, flags_that_a_mode_would_not_look_at_are_refused) {
             "--prompt-file has no effect on --contracts: leave it out");
   EXPECT_EQ(refused_on_cpu({"--idle-table", "--arrivals", "3"}),
             "--arrivals has no effect on --idle-table: leave it out");
+  EXPECT_EQ(refused_on_cpu({"--reference", "cpu"}), "--reference has no effect on a plain run: leave it out");
   EXPECT_EQ(refused_on_cpu({"--tolerance", "0.2"}), "--tolerance has no effect on a plain run: leave it out");
   EXPECT_EQ(refused({"--tune", "--seed", "2"}), "--seed has no effect on --tune: leave it out");
   EXPECT_EQ(refused({"--tune", "--model", "m", "--out", "o"}), "");
@@ -36,6 +37,9 @@ TEST(IdsOptions, values_without_meaning_are_refused) {
   EXPECT_EQ(refused_on_cpu({"--gpu", "7"}), "--gpu: no GPU is used");
   EXPECT_NE(refused_on_cpu({"--mem-fraction-static", "nan"}), "");
   EXPECT_NE(refused_on_cpu({"--cuda-graph-max-bs", "128"}), "");
+  EXPECT_EQ(refused_on_cpu({"--compare", "--reference", "cpu"}), "");
+  EXPECT_EQ(refused_on_cpu({"--compare", "--dummy", "--reference", "cpu"}),
+            "--reference cpu: --dummy draws other weights on a GPU than on the CPU");
 }
 
 TEST(IdsOptions, a_comparison_has_more_than_one_prompt) {
