@@ -58,7 +58,7 @@ EngineSetup engine_setup(const ServeConfig& config, const TextModel& text) {
   setup.limits.max_total_tokens = e.max_total_tokens;
   setup.limits.prefix_cache = e.cache_type == CacheType::kRadix;
   setup.backend_options.kv_splits = e.kv_splits;
-  if (e.cuda_graph_max_bs > 0) setup.backend_options.max_graph_rows = e.cuda_graph_max_bs;
+  setup.backend_options.max_graph_rows = e.cuda_graph_max_bs;
   setup.mixed = mixed_mode(e.mixed);
   setup.engine.overlap = e.overlap;
   setup.staging = staging_mode(e.debug_staging);

@@ -21,6 +21,8 @@ struct Machine {
   std::unique_ptr<Backend> backend;
 };
 
+constexpr int kDefaultGraphRows = 64;
+
 // The driver's threads start here, with no signal open to them: a SIGTERM that one of them took would end the process
 // before it has drained.
 Expected<std::string> probe_gpu(int index) {
@@ -50,7 +52,12 @@ Expected<Machine> make_machine(const EngineSetup& setup) {
   BackendOptions options = setup.backend_options;
   options.threads = setup.threads;
   options.fold_decode = setup.mixed == MixedMode::kFold;
-  options.max_graph_rows = std::min(options.max_graph_rows, setup.limits.max_rows);
+  if (options.max_graph_rows > setup.limits.max_rows) {
+    return fail(StatusCode::kInvalidArgument,
+                "--cuda-graph-max-bs " + std::to_string(options.max_graph_rows) +
+                    ": no step has more rows than --max-running-requests, " + std::to_string(setup.limits.max_rows));
+  }
+  if (options.max_graph_rows == 0) options.max_graph_rows = std::min(kDefaultGraphRows, setup.limits.max_rows);
   if (setup.device_kind == "cuda") return make_cuda_machine(setup, options);
   CHECK_MSG(setup.device_kind == "cpu", "a device kind is cpu or cuda (decide_device)");
   Machine machine{create_cpu_device(setup.device), nullptr};

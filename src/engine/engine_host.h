@@ -24,7 +24,7 @@ struct EngineSetup {
   uint64_t dummy_seed = 0;
   int64_t real_vocab = 0;           // ids below this exist; later rows of the head are padding, never sampled. 0: all
   EngineLimits limits;
-  BackendOptions backend_options;
+  BackendOptions backend_options;   // max_graph_rows 0: 64, or limits.max_rows where that is less
   MixedMode mixed = MixedMode::kSplit;
   EngineLoopOptions engine;
   StagingMode staging = StagingMode::kDevice;

@@ -29,7 +29,7 @@ struct BackendOptions {
   int threads = 0;          // CPU: 0 means all cores
   int kv_splits = 0;        // 0: chosen per step from the work; else fixed (A/B)
   bool fold_decode = false; // --mixed fold: decode rows of mixed steps run through the extend attention kernel
-  int max_graph_rows = 64;  // CUDA: decode steps of up to this many rows run as captured graphs (--cuda-graph-max-bs)
+  int max_graph_rows = 0;   // CUDA: decode steps of up to this many rows run as captured graphs (--cuda-graph-max-bs)
   TuningTable tuning;       // CUDA: of the GPU
 };
 

@@ -154,12 +154,6 @@ Status check_serve_config(const ServeConfig& config) {
                                                engine.attention_backend == AttentionBackendChoice::kReference)) {
     return invalid("--attention-backend cpu|reference cannot run on --device cuda: use --device cpu");
   }
-  if (engine.cuda_graph_max_bs > 0 && engine.max_running_requests > 0 &&
-      engine.cuda_graph_max_bs > engine.max_running_requests) {
-    return invalid("--cuda-graph-max-bs " + std::to_string(engine.cuda_graph_max_bs) +
-                   " is more than --max-running-requests " + std::to_string(engine.max_running_requests) +
-                   ": lower the first or raise the second");
-  }
   if (engine.mixed == MixedChoice::kFold && engine.attention_backend == AttentionBackendChoice::kReference) {
     return invalid("--mixed fold compares attention kernels, and the reference backend has only one: use "
                    "--attention-backend cpu, or --mixed split|off");

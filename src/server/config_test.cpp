@@ -165,7 +165,6 @@ TEST(Config, combinations_that_cannot_work) {
   EXPECT_TRUE(mentions(error({"--device", "cpu", "--attention-backend", "cuda"}, true), "--device cpu"));
   EXPECT_TRUE(mentions(error({"--device", "cuda", "--attention-backend", "reference"}, true), "--device cuda"));
   EXPECT_TRUE(mentions(error({"--cuda-graph-max-bs", "8"}, false), "--cuda-graph-max-bs"));
-  EXPECT_TRUE(mentions(error({"--cuda-graph-max-bs", "8", "--max-running-requests", "4"}, true), "--max-running-requests"));
   EXPECT_TRUE(mentions(error({"--threads", "2"}, true), "--threads"));
   EXPECT_TRUE(mentions(error({"--attention-backend", "cuda", "--threads", "2"}, true), "--threads"));
   EXPECT_TRUE(mentions(error({"--mixed", "fold", "--attention-backend", "reference"}, false), "--mixed fold"));

@@ -28,6 +28,16 @@ uint64_t idle_us(const EngineStatus& status) {
          status.idle_launch_us;
 }
 
+TEST_F(Contracts, graphs_of_more_rows_than_a_step_has_are_refused) {
+  EngineSetup setup = test_setup(dir_.path());
+  setup.backend_options.max_graph_rows = setup.limits.max_rows;
+  EXPECT_TRUE(inspect_model(setup));
+  ++setup.backend_options.max_graph_rows;
+  const auto report = inspect_model(setup);
+  ASSERT_FALSE(report);
+  EXPECT_NE(report.error().message().find("--cuda-graph-max-bs"), std::string::npos);
+}
+
 TEST_F(Contracts, ten_thousand_decode_steps_neither_block_nor_allocate) {
   TestEngine engine(test_setup(dir_.path()));
   const EngineStatus& status = engine.status();
