@@ -26,10 +26,10 @@ struct BatchRow {
 // read or written for it, nothing is sampled or logged. Padding, and decode rows whose stop id was found when the step was queued already.
 inline bool idle(const BatchRow& row) { return row.kv_len == 0; }
 
-// KV of one layer group. A slot (layer l, block b, token t) of head h holds head_dim contiguous bf16 values at
+// KV of one layer group. On a CPU a slot (layer l, block b, token t) of head h holds head_dim contiguous bf16 values at
 //   pool + ((l * num_blocks + b) * 2 + (0 for K, 1 for V)) * kv_heads * block_size * head_dim
 //        + (h * block_size + t) * head_dim
-// i.e. [layer][block][K|V][kv_head][token][dim]. Block 0 is nobody's.
+// i.e. [layer][block][K|V][kv_head][token][dim]; on a GPU at kernels/cuda/kv_layout.h's offsets. Block 0 is nobody's.
 struct KvGroupView {
   uint16_t* pool;               // bf16
   int64_t num_blocks;

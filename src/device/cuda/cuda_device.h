@@ -44,7 +44,6 @@ class CudaDevice : public Device {
   cudaStream_t cuda_stream(Stream& stream) const;
   void make_current() const { core_->make_current(); }
   int sm_count() const { return properties_.multiProcessorCount; }
-  const cudaDeviceProp& properties() const { return properties_; }
 
   // A time of a kernel (%globaltimer) on the host's clock.
   int64_t to_host_ns(int64_t globaltimer_ns) const { return core_->clock.to_host_ns(globaltimer_ns); }

@@ -466,10 +466,6 @@ const char* matrices_unsupported(const LinearParams& params) {
   return nullptr;
 }
 
-const char* linear_unsupported(const LinearParams& params) {
-  return params.tokens > kMaxLinearTokens ? "too many tokens" : matrices_unsupported(params);
-}
-
 cudaError_t run_linear(const LinearParams& params, int num_sms, cudaStream_t stream) {
   return dispatch(params, [&]<class C>(C, auto kernel) { return launch<C>(kernel, params, num_sms, stream); });
 }

@@ -75,8 +75,6 @@ cudaError_t prepare_linear();
 int linear_ctas(const LinearParams& params, int num_sms);
 // Why no kernel on stored forms serves the matrices together (static text), or null.
 const char* matrices_unsupported(const LinearParams& params);
-// Whether run_linear serves the shape; else why not (static text).
-const char* linear_unsupported(const LinearParams& params);
 // x, squares and out may be written by the kernel before on the stream; weights are asked for before it has ended.
 cudaError_t run_linear(const LinearParams& params, int num_sms, cudaStream_t stream);
 

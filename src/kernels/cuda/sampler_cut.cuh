@@ -29,7 +29,6 @@ __device__ __forceinline__ void cluster_sync() {
 }
 
 inline constexpr int kBinsPerThread = kBins / kThreads;
-inline constexpr int kLevels = 6;
 
 // The bits of a composite that a level looks at; ids have 19 bits. Level 0 goes by coarse bins.
 __device__ __forceinline__ int level_shift(int level) {
