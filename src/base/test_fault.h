@@ -20,6 +20,8 @@ enum class Fault : uint32_t {
   kMergeEmptySplit = 9,         // 9: an empty split's garbage is merged
   kDerivedStride = 10,          // 10: one group's scratch stride is used for another's
   kWindowMatchUnchecked = 12,   // 12: a prefix match ignores what the window groups still hold
+  kCheckpointUnchecked = 112,   // 12: a prefix match of a model with recurrent layers ends at no checkpoint
+  kCheckpointReusedEarly = 113, // 1: a checkpoint is overwritten while a launched step starts from it
   kIndex32Bit = 13,             // 13: index times stride in 32 bits
   kPaddedRowLive = 14,          // 14: a row gets the block that padded rows write
   kAbortLeaks = 15,             // 15: an abort forgets blocks

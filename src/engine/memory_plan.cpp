@@ -161,7 +161,8 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
   size_t claimed = weight_bytes + fixed->total() + window_bytes + row_states;
   plan.kv.states = {.recurrent = model.states.num_layers > 0,
                     .num_checkpoints = num_checkpoints(model.states, limits, allowed - std::min(allowed, claimed)),
-                    .checkpoint_interval = limits.checkpoint_interval};
+                    .checkpoint_interval = limits.checkpoint_interval,
+                    .checkpoint_min_tokens = limits.checkpoint_min_tokens};
   claimed += model.states.bytes() * plan.kv.states.num_checkpoints;
   int64_t tokens = limits.max_total_tokens;
   const int64_t one_context = div_up(plan.context_length, limits.block_size) * limits.block_size;

@@ -25,7 +25,7 @@ struct EngineLimits {
   bool prefix_cache = true;          // --cache-type radix
   double window_tree_share = 0.25;   // of a window group's pool, on top of what running rows need
   int32_t max_checkpoints = -1;      // of recurrent states; -1: derived
-  int32_t checkpoint_interval = 2048;  // tokens
+  int32_t checkpoint_interval = 2048, checkpoint_min_tokens = 128;  // as in StateIndexConfig
 };
 
 // What the operator leaves open, for a device of `kind` ("cpu", "cuda").

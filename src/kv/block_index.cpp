@@ -11,6 +11,7 @@ namespace {
 std::vector<int32_t> windows_of(const KvIndexConfig& config) {
   std::vector<int32_t> windows;
   for (const KvGroupConfig& group : config.groups) windows.push_back(group.window);
+  if (config.states.recurrent) windows.push_back(1);  // not full: most nodes have no checkpoint
   return windows;
 }
 
@@ -27,6 +28,9 @@ int32_t first_visible_block(int32_t pos, int32_t window, int32_t block_size) {
 BlockIndex::BlockIndex(KvIndexConfig config)
     : config_(std::move(config)), tree_(config_.block_size, windows_of(config_)) {
   for (const KvGroupConfig& group : config_.groups) allocators_.emplace_back(group.num_blocks);
+  if (!config_.states.recurrent) return;
+  CHECK(config_.states.checkpoint_interval % config_.block_size == 0);
+  allocators_.emplace_back(config_.states.num_checkpoints + 1);
 }
 
 int32_t BlockIndex::max_blocks(int32_t group, int64_t len, int32_t q_len) const {
@@ -48,7 +52,9 @@ PrefixMatch BlockIndex::match(const KeyedTokens& key, int32_t max_len) const {
     node = tree_.find_child(node, key.hashes[i], key.tokens.subspan(size_t(i) * bs, bs));
     if (node == RadixTree::kNone) break;
     match.path.push_back(node);
-    bool usable = true;
+    match.shared_blocks = i + 1;
+    bool usable = !config_.states.recurrent || tree_.handle(node, state_group()) != RadixTree::kNone ||
+                  test_fault(Fault::kCheckpointUnchecked);
     for (int32_t g = 0; g < num_groups(); ++g) {
       run[g] = tree_.handle(node, g) == RadixTree::kNone ? 0 : run[g] + 1;
       const int32_t first = first_visible_block((i + 1) * bs, config_.groups[g].window, bs);
@@ -84,6 +90,10 @@ void BlockIndex::adopt(SequenceKv& kv, const PrefixMatch& match) {
     }
     if (match.num_blocks > group.first_held) group.mark_dirty(group.first_held, match.num_blocks);
   }
+  if (!config_.states.recurrent || kv.path.empty()) return;
+  if (tree_.handle(kv.path.back(), state_group()) == RadixTree::kNone) return;  // only under kCheckpointUnchecked
+  kv.source_node = kv.path.back();
+  tree_.lock(kv.source_node, state_group());
 }
 
 bool BlockIndex::reclaim(int32_t group) {
@@ -190,6 +200,7 @@ void BlockIndex::insert(SequenceKv& kv, const KeyedTokens& key, int32_t num_bloc
     int32_t child = tree_.find_child(node, key.hashes[i], tokens);
     if (child == RadixTree::kNone) child = tree_.add_child(node, key.hashes[i], tokens);
     for (int32_t g = 0; g < num_groups(); ++g) share_block(kv, g, i, child, last_step, in_flight);
+    share_checkpoint(kv, (i + 1) * bs, child, last_step, in_flight);
     kv.path.push_back(child);
     node = child;
   }
@@ -208,12 +219,22 @@ void BlockIndex::settle(SequenceKv& kv, uint64_t completed_step) {
     }
   }
   kv.deferred.erase(kv.deferred.begin(), kv.deferred.begin() + done);
+  std::erase_if(kv.locked_states, [&](const SequenceKv::LockedState& locked) {
+    if (locked.step > completed_step) return false;
+    tree_.unlock(locked.node, state_group());
+    return true;
+  });
 }
 
 void BlockIndex::release(SequenceKv& kv, bool leak) {
   for (const SequenceKv::Deferred& entry : kv.deferred) {
     if (entry.block >= 0) allocators_[entry.group].release(entry.block);
   }
+  for (const SequenceKv::Checkpoint& checkpoint : kv.checkpoints) {
+    if (!leak) allocators_[state_group()].release(checkpoint.id);
+  }
+  for (const SequenceKv::LockedState& locked : kv.locked_states) tree_.unlock(locked.node, state_group());
+  if (kv.source_node >= 0) tree_.unlock(kv.source_node, state_group());
   const int32_t num_shared = static_cast<int32_t>(kv.path.size());
   for (int32_t g = 0; g < num_groups(); ++g) {
     SequenceKv::Group& group = kv.groups[g];
@@ -236,9 +257,15 @@ int64_t BlockIndex::flush() {
     freed_.clear();
     while (tree_.evict(g, freed_)) {
     }
-    for (const RadixTree::FreedBlock& block : freed_) allocators_[block.group].release(block.block);
-    num_freed += static_cast<int64_t>(freed_.size());
+    for (const RadixTree::FreedBlock& block : freed_) {
+      allocators_[block.group].release(block.block);
+      num_freed += block.group != state_group();
+    }
   }
+  freed_.clear();
+  while (config_.states.recurrent && tree_.evict(state_group(), freed_)) {
+  }
+  for (const RadixTree::FreedBlock& block : freed_) allocators_[block.group].release(block.block);
   return num_freed;
 }
 
@@ -260,6 +287,7 @@ std::string BlockIndex::check_invariants(std::span<const SequenceKv* const> sequ
     if (tree_.live(node) && tree_.pins(node) != pins[node])
       return "a node's pins differ from its owners";
   }
+  if (std::string broken = check_states(sequences); !broken.empty()) return broken;
   for (int32_t g = 0; g < num_groups(); ++g) {
     const std::string where = " (group " + std::to_string(g) + ")";
     std::vector<int32_t> places(total(g) + 1, 0), locks(tree_.capacity(), 0);

@@ -18,13 +18,14 @@ struct StateIndexConfig {
   bool recurrent = false;             // the model has such layers: a prefix match ends at a checkpoint
   int32_t num_checkpoints = 0;        // checkpoint 0 is nobody's and not counted: 1 .. num_checkpoints are handed out
   int32_t checkpoint_interval = 2048; // tokens, whole blocks: each multiple gets a checkpoint, and the prompt's last whole block
+  int32_t checkpoint_min_tokens = 128;  // between two checkpoints of a sequence: fewer are computed again
 };
 
 struct KvIndexConfig {
   int32_t block_size = 16;                // tokens; one size per process
   std::vector<KvGroupConfig> groups;      // at least one; group 0 is full unless every layer has a window
-  StateIndexConfig states;
   bool prefix_cache = true;               // false: --cache-type naive
+  StateIndexConfig states;
 };
 
 // Use of one group's pool, in blocks. free + cached (tree only) + owned (by sequences, shared ones once) = num_blocks - 1.

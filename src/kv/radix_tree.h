@@ -1,5 +1,6 @@
 // RadixTree: which KV blocks hold which token prefixes. One node per whole block of tokens; a node
-// holds one block handle per KV group, which may be absent (a tombstone). Handles with no lock are
+// holds one block handle per KV group, which may be absent (a tombstone). The checkpoints of
+// recurrent states behind that many tokens are handles of one more group. Handles with no lock are
 // in their group's LRU list and can be evicted.
 #pragma once
 
@@ -28,7 +29,7 @@ class RadixTree {
     int32_t block;
   };
 
-  // windows: one entry per KV group, 0 for full groups.
+  // windows: one entry per group, 0 for full groups: nobody matches past a node without theirs.
   RadixTree(int32_t block_size, std::vector<int32_t> windows);
 
   // The root of a salt's tree, or kNone.

@@ -38,18 +38,32 @@ struct SequenceKv {
     int32_t expired_upto;
   };
 
+  // A saved state that the tree does not have yet: planned steps write it behind `len` tokens.
+  struct Checkpoint {
+    int32_t id;
+    int32_t len;
+  };
+  // A node whose checkpoint a planned step reads or writes: locked until that step has ended.
+  struct LockedState {
+    uint64_t step;
+    int32_t node;
+  };
+
   // Tree nodes of block indices [0, path.size()): held entries there are the node's handle, locked
   // once by this sequence; held entries beyond are owned by this sequence alone. The last node is
   // pinned.
   std::vector<int32_t> path;
   std::vector<Group> groups;
   std::vector<Deferred> deferred;  // in step order
+  std::vector<Checkpoint> checkpoints;     // by len
+  std::vector<LockedState> locked_states;  // in step order
+  int32_t source_node = -1;  // whose checkpoint, locked, its first step is to start from
 
   bool empty() const {
     for (const Group& group : groups) {
       if (!group.blocks.empty()) return false;
     }
-    return path.empty() && deferred.empty();
+    return path.empty() && deferred.empty() && checkpoints.empty() && locked_states.empty() && source_node < 0;
   }
 };
 

@@ -38,6 +38,7 @@ SchedulerStats Scheduler::Impl::current_stats() const {
   out.waiting = static_cast<int32_t>(admission.waiting().size());
   out.inflight_steps = static_cast<int32_t>(inflight.size());
   for (int32_t g = 0; g < index.num_groups(); ++g) out.kv.push_back(index.usage(g));
+  out.checkpoints = index.checkpoint_usage();
   return out;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/test_fault.h"
 #include "scheduler/scheduler_impl.h"
 
@@ -51,6 +52,21 @@ void Scheduler::Impl::build(StepPlan& plan, StepShape& shape) {
   if (alternate && plan.rows.empty()) add_decode_rows(plan, shape);  // no chunk could be had
 }
 
+// Where the state of the recurrent layers is kept next, in tokens: at multiples, where a prompt leaves what others shared,
+// and at the end of what a prompt's repetition could match. A chunk that would pass it ends there.
+int32_t Scheduler::Impl::next_checkpoint(const Sequence& sequence) const {
+  constexpr int32_t kNever = INT32_MAX;
+  if (!index.can_checkpoint(sequence.kv)) return kNever;
+  const StateIndexConfig& states = config.kv.states;
+  const int32_t first = std::max(sequence.computed_len + 1, sequence.checkpoint_len + states.checkpoint_min_tokens);
+  int32_t next = (first + states.checkpoint_interval - 1) / states.checkpoint_interval * states.checkpoint_interval;
+  const int32_t end = (sequence.prefill_len - 1) / index.block_size() * index.block_size();
+  for (const int32_t len : {sequence.shared_len, end}) {
+    if (len >= first && len < sequence.prefill_len) next = std::min(next, len);
+  }
+  return next;
+}
+
 void Scheduler::Impl::add_row(StepPlan& plan, Sequence& sequence, int32_t q_len, bool samples) {
   PlanRow row;
   row.request_id = sequence.request->id;
@@ -58,6 +74,14 @@ void Scheduler::Impl::add_row(StepPlan& plan, Sequence& sequence, int32_t q_len,
   row.computed_len = sequence.computed_len;
   row.q_len = q_len;
   row.samples = samples;
+  if (config.kv.states.recurrent && !std::exchange(sequence.state_begun, true)) {
+    const int32_t from = index.take_source(sequence.kv, plan.step);
+    row.state_from = from > 0 ? from : kZeroState;
+  }
+  if (row.kv_len() == next_checkpoint(sequence)) {
+    row.state_save = index.take_checkpoint(sequence.kv, row.kv_len());
+    if (row.state_save > 0) sequence.checkpoint_len = row.kv_len();
+  }
   plan.rows.push_back(row);
   plan.num_tokens += q_len;
   for (int32_t g = 0; g < index.num_groups(); ++g) {
@@ -170,6 +194,7 @@ bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequ
   if (logged + start_len + q_len > config.max_log_patch_tokens) return false;
 
   index.expire(sequence.kv, sequence.computed_len, sequence.last_step, sequence.inflight > 0);
+  q_len = std::min(q_len, next_checkpoint(sequence) - sequence.computed_len);
   const int32_t want_len = sequence.computed_len + q_len;
   q_len = index.cover(sequence.kv, want_len) - sequence.computed_len;
   if (q_len <= 0 && &sequence == running.front() && make_room_for(sequence)) {
@@ -229,6 +254,16 @@ void Scheduler::Impl::admit_waiting(int32_t share) {
   }
 }
 
+// Of tokens that a row in prefill has in common with another sequence, those that it lets match once it is done: with
+// recurrent layers, up to a checkpoint.
+int32_t Scheduler::Impl::sharable_len(const Sequence& row, int32_t common_len) const {
+  if (!config.kv.states.recurrent) return common_len;
+  if (!index.keeps_checkpoints()) return 0;
+  const int32_t end = (row.prefill_len - 1) / index.block_size() * index.block_size();
+  const int32_t interval = config.kv.states.checkpoint_interval;
+  return end <= common_len ? end : common_len / interval * interval;
+}
+
 // Whether a row in prefill will give the tree more of this prompt than it has now, for a wait of at
 // most twice what that spares: n choices of one prompt, or a burst behind one system prompt.
 bool Scheduler::Impl::waits_for_prefix(Sequence& sequence) const {
@@ -244,7 +279,7 @@ bool Scheduler::Impl::waits_for_prefix(Sequence& sequence) const {
       while (common < limit && row->hashes[common] == sequence.hashes[common]) ++common;
       if (static_cast<int32_t>(common) * bs < kMinSharedTokens) continue;
       if (matched < 0) matched = index.match(sequence.key(), sequence.known_len() - 1).num_blocks;
-      const int32_t gain = (static_cast<int32_t>(common) - matched) * bs;
+      const int32_t gain = sharable_len(*row, static_cast<int32_t>(common) * bs) - matched * bs;
       if (gain < kMinSharedTokens) continue;
       sequence.waits_for = row->arrival;
       sequence.waits_for_gain = gain;

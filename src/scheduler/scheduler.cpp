@@ -119,6 +119,9 @@ void Scheduler::Impl::start_running(Sequence& sequence, const PrefixMatch& match
   free_slots.pop_back();
   sequence.computed_len = match.num_blocks * index.block_size();
   sequence.logged_len = 0;
+  sequence.state_begun = false;
+  sequence.checkpoint_len = sequence.computed_len;
+  sequence.shared_len = match.shared_blocks * index.block_size();
   if (!sequence.admitted_before) {
     sequence.admitted_before = true;
     sequence.stream->cached_len.store(sequence.computed_len, std::memory_order_relaxed);

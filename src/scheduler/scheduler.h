@@ -47,6 +47,7 @@ struct SequenceUpdate {
 struct SchedulerStats {
   int32_t running = 0, waiting = 0, inflight_steps = 0;
   std::vector<KvGroupUsage> kv;
+  KvGroupUsage checkpoints;  // of recurrent states
   uint64_t preemptions = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t mixed_steps = 0, decode_steps = 0, extend_steps = 0;
   uint64_t floor_steps = 0;  // mixed steps whose smallest chunk alone exceeds max_mixed_ratio (every second step at most)

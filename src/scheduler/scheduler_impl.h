@@ -56,6 +56,8 @@ struct Scheduler::Impl {
   void add_extend_rows(StepPlan& plan, StepShape& shape);
   bool add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequence, int32_t q_len);
   void add_row(StepPlan& plan, Sequence& sequence, int32_t q_len, bool samples);
+  int32_t next_checkpoint(const Sequence& sequence) const;
+  int32_t sharable_len(const Sequence& row, int32_t common_len) const;
   void admit_waiting(int32_t share);
   bool waits_for_prefix(Sequence& sequence) const;
   void count_step(const StepPlan& plan);

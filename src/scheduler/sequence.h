@@ -44,6 +44,9 @@ struct Sequence {
                               // a new look-up
   uint64_t refused_step = 0;  // 0: never
   bool admitted_before = false;
+  bool state_begun = false;    // a step was planned that starts its recurrent state
+  int32_t checkpoint_len = 0;  // tokens of its last checkpoint, matched or saved
+  int32_t shared_len = 0;      // tokens that the tree had of it when it started: others share them
   bool finished = false;  // its finish update was given
   bool stopped = false;   // by its last token: the device gave that one no KV, though a step was planned for it
   SequenceKv kv;

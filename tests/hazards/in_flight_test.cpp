@@ -42,6 +42,27 @@ TEST(Hazard1, window_blocks_are_reused_only_when_no_launched_step_reads_them) {
   expect_guarded(Fault::kReleaseInFlight, window_blocks_of_a_launched_step);
 }
 
+// A starts from the one checkpoint, and B, beside or right behind it, wants one to save to.
+std::string checkpoint_of_a_launched_step() {
+  SchedulerConfig config = scenario_config(40);
+  config.kv.states = {.recurrent = true, .num_checkpoints = 1, .checkpoint_interval = 64, .checkpoint_min_tokens = 8};
+  config.chunk_size = 32;
+  SimEngine engine(config);
+  const auto first = make_request(family_tokens(1, 18), 2);
+  EXPECT_TRUE(engine.admit(first).ok());
+  engine.run_until_idle(1);
+  const auto a = copy_of(*first);
+  const auto b = make_request(family_tokens(2, 12), 2);
+  EXPECT_TRUE(engine.admit(a).ok() && engine.admit(b).ok());
+  engine.run_until_idle(1);
+  engine.check_idle_pools();
+  if (engine.violation().empty() && a->stream->cached_len != 16) return "A does not start from the checkpoint";
+  return engine.violation();
+}
+TEST(Hazard1, a_checkpoint_is_overwritten_only_when_no_launched_step_starts_from_it) {
+  expect_guarded(Fault::kCheckpointReusedEarly, checkpoint_of_a_launched_step);
+}
+
 std::string long_prompt_in_chunks() {
   SimEngine engine(scenario_config(40));
   EXPECT_TRUE(engine.admit(make_request(family_tokens(1, 50), 4)).ok());
@@ -93,6 +114,31 @@ std::string aborts_everywhere() {
 TEST(Hazard15, an_abort_gives_everything_back) {
   expect_guarded(Fault::kAbortLeaks, aborts_everywhere);
 }
+
+// In a prefill that has saved two checkpoints, one of them by a step in flight; and before the first step of one that matched.
+std::string aborts_between_checkpoints() {
+  SchedulerConfig config = scenario_config(40);
+  config.kv.states = {.recurrent = true, .num_checkpoints = 6, .checkpoint_interval = 16, .checkpoint_min_tokens = 8};
+  SimEngine engine(config);
+  const auto chunking = make_request(family_tokens(2, 100), 10);
+  EXPECT_TRUE(engine.admit(chunking).ok());
+  engine.turn(1);
+  engine.turn(1);
+  if (engine.scheduler().stats().checkpoints.owned != 2) return "no two checkpoints were saved";
+  chunking->stream->cancel();
+  engine.run_until_idle(1);
+  const auto done = make_request(family_tokens(3, 30), 2);
+  EXPECT_TRUE(engine.admit(done).ok());
+  engine.run_until_idle(1);
+  const auto again = copy_of(*done);
+  EXPECT_TRUE(engine.admit(again).ok());
+  engine.turn(1);
+  again->stream->cancel();
+  engine.run_until_idle(1);
+  engine.check_idle_pools();
+  return engine.violation();
+}
+TEST(Hazard15, an_abort_gives_checkpoints_back) { expect_guarded(Fault::kAbortLeaks, aborts_between_checkpoints); }
 
 // Padded rows of a captured graph read and write block 0: it must be nobody's.
 std::string a_pool_handed_out_whole() {

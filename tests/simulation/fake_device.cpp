@@ -41,6 +41,8 @@ FakeDevice::FakeDevice(const KvIndexConfig& kv, int32_t max_rows, int32_t contex
   }
   slots_.resize(max_rows);
   for (Slot& slot : slots_) slot.log.assign(context_length + 1, -1);
+  states_.resize(max_rows);
+  checkpoints_.resize(kv.states.num_checkpoints + 1);
 }
 
 void FakeDevice::report(const std::string& what) {
@@ -69,6 +71,7 @@ void FakeDevice::launch(const StepPlan& plan) {
     step.rows.push_back(std::move(launched));
   }
   check_against_inflight(step);
+  check_states(step);
   queue_.push_back(std::move(step));
 }
 
@@ -103,6 +106,49 @@ void FakeDevice::check_against_inflight(const LaunchedStep& step) {
       }
     }
   }
+}
+
+// Whoever starts from a checkpoint in a step that has not ended, or in this one, must find it as it was.
+void FakeDevice::check_states(const LaunchedStep& step) {
+  const auto is_checkpoint = [&](int32_t id) { return id > 0 && id < static_cast<int32_t>(checkpoints_.size()); };
+  for (const LaunchedRow& writer : step.rows) {
+    const int32_t saved = writer.row.state_save, from = writer.row.state_from;
+    if (!kv_.states.recurrent && (saved != 0 || from != 0)) report("a state where no layer has any");
+    if (from > 0 && !is_checkpoint(from)) report("no such checkpoint to start from");
+    if (saved == 0) continue;
+    if (!is_checkpoint(saved)) return report("no such checkpoint to save to");
+    const auto name = "checkpoint " + std::to_string(saved);
+    for (const LaunchedRow& other : step.rows) {
+      if (other.row.state_from == saved) report(name + " is read and written in one step");
+      if (&other != &writer && other.row.state_save == saved) report(name + " has two writers in one step");
+    }
+    for (const LaunchedStep& running : queue_) {
+      for (const LaunchedRow& other : running.rows) {
+        if (other.row.state_from == saved) report(name + " reused in flight");
+        if (other.row.state_save == saved && other.row.request_id != writer.row.request_id)
+          report(name + " has two owners in flight");
+      }
+    }
+  }
+}
+
+// 0 where the state that the row goes on from is that of its own prefix.
+uint64_t FakeDevice::move_state(const LaunchedRow& row, uint64_t step) {
+  if (!kv_.states.recurrent) return 0;
+  const Slot& slot = slots_[row.row.slot];
+  const uint64_t start = chain_start(slot.request->cache_salt);
+  State from = row.row.state_from > 0 ? checkpoints_[row.row.state_from] : states_[row.row.slot];
+  if (row.row.state_from < 0) from = {start, 0};
+  const uint64_t right = row.row.computed_len > 0 ? slot.chain[row.row.computed_len - 1] : start;
+  const uint64_t wrong = from.len == row.row.computed_len ? from.chain ^ right : 1;
+  if (wrong != 0) {
+    report("step " + std::to_string(step) + ": request " + std::to_string(row.row.request_id) + " goes on at " +
+           std::to_string(row.row.computed_len) + " from a state of " + std::to_string(from.len) + " other tokens");
+  }
+  const State now{slot.chain[row.row.kv_len() - 1] + wrong, row.row.kv_len()};
+  states_[row.row.slot] = now;
+  if (row.row.state_save > 0) checkpoints_[row.row.state_save] = now;
+  return wrong;
 }
 
 void FakeDevice::start_rows(const LaunchedStep& step) {
@@ -192,7 +238,7 @@ StepResult FakeDevice::complete_oldest() {
     Slot& slot = slots_[row.row.slot];
     if (slot.stopped) continue;
     const int32_t len = row.row.kv_len();
-    const uint64_t difference = read_row(row, step.step);
+    const uint64_t difference = read_row(row, step.step) + move_state(row, step.step);
     if (!row.row.samples) continue;
     ids_[i] = sample_token(slot.chain[len - 1] + difference, len, *slot.request);
     const auto& stops = slot.request->stop_token_ids;

@@ -1,6 +1,6 @@
 // FakeDevice: runs launched steps in order, late, and knows for every KV cell which token prefix it
 // was written for. It samples by a hash of what a row really read, so a foreign, stale or unwritten
-// cell changes the answer and is reported. A row that sampled a stop id does nothing in steps queued behind.
+// cell changes the answer and is reported; so does a recurrent state that is not the row's own. A row that sampled a stop id does nothing in steps queued behind.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,15 @@ class FakeDevice {
     bool stopped = false;         // a stop id was sampled: a step that was queued already leaves the row out
   };
 
+  // A recurrent state: what it was folded from; `len` 0 with the chain's start is nothing.
+  struct State {
+    uint64_t chain = 0;
+    int32_t len = -1;  // never written
+  };
+
   void report(const std::string& what);
+  uint64_t move_state(const LaunchedRow& row, uint64_t step);
+  void check_states(const LaunchedStep& step);
   int32_t first_visible(int32_t pos, int32_t group) const;
   void check_against_inflight(const LaunchedStep& step);
   void start_rows(const LaunchedStep& step);
@@ -68,6 +76,8 @@ class FakeDevice {
   std::vector<std::vector<uint64_t>> cell_writers_;        // [group][...]: last step that wrote it
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // [group][slot][block index]
   std::vector<Slot> slots_;
+  std::vector<State> states_;       // [slot]
+  std::vector<State> checkpoints_;  // [checkpoint]; 0 is nobody's
   std::deque<LaunchedStep> queue_;
   std::vector<TokenId> ids_;
   std::string violation_;

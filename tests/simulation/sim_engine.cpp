@@ -49,13 +49,17 @@ void SimEngine::check_plan(const StepPlan& plan) {
     tokens += row.q_len;
     const bool decode = static_cast<int32_t>(i) < plan.num_decode_rows;
     if (decode && (row.q_len != 1 || !row.samples)) report("a decode row that is none");
+    if (row.state_save > 0 && row.kv_len() % config_.kv.block_size != 0) report("a checkpoint within a block");
+    num_checkpoints_ += row.state_save > 0;
+    num_checkpoint_starts_ += row.state_from > 0;
     const Answer& answer = answers_.at(row.request_id);
     const int32_t prompt_len = static_cast<int32_t>(answer.request->prompt_ids.size());
     if (row.samples && row.kv_len() < prompt_len) report("a middle chunk is sampled from");
     if (row.kv_len() >= prompt_len + answer.request->max_tokens)
       report("a row runs past its last token");
     for (const auto& value :
-         {row.request_id, uint64_t(row.slot), uint64_t(row.computed_len), uint64_t(row.q_len)}) {
+         {row.request_id, uint64_t(row.slot), uint64_t(row.computed_len), uint64_t(row.q_len),
+          uint64_t(uint32_t(row.state_from)), uint64_t(uint32_t(row.state_save))}) {
       trace_number(value - (value == row.request_id ? answers_.begin()->first : 0));
     }
   }
@@ -209,11 +213,13 @@ void SimEngine::check_idle_pools() {
   for (const KvGroupUsage& usage : scheduler_.stats().kv) {
     if (usage.owned != 0) report("blocks are owned by nobody");
   }
+  if (scheduler_.stats().checkpoints.owned != 0) report("checkpoints are owned by nobody");
   scheduler_.flush_cache();
   const SchedulerStats stats = scheduler_.stats();
   for (size_t g = 0; g < stats.kv.size(); ++g) {
     if (stats.kv[g].free != config_.kv.groups[g].num_blocks - 1) report("blocks are lost");
   }
+  if (stats.checkpoints.free != config_.kv.states.num_checkpoints) report("checkpoints are lost");
   check();
 }
 

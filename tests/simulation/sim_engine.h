@@ -48,6 +48,9 @@ class SimEngine {
   uint64_t num_steps() const { return num_steps_; }
   uint64_t computed_tokens() const { return computed_tokens_; }
   uint64_t num_patch_steps() const { return num_patch_steps_; }
+  // Rows that saved a recurrent state, and that started from one.
+  uint64_t num_checkpoints() const { return num_checkpoints_; }
+  uint64_t num_checkpoint_starts() const { return num_checkpoint_starts_; }
   // Hash over all plans and updates: equal runs have equal traces.
   uint64_t trace() const { return trace_; }
 
@@ -67,6 +70,7 @@ class SimEngine {
   StepPlan last_plan_;
   std::string violation_;
   uint64_t num_steps_ = 0, computed_tokens_ = 0, num_patch_steps_ = 0, trace_ = 0;
+  uint64_t num_checkpoints_ = 0, num_checkpoint_starts_ = 0;
   bool last_exceeded_ = false;
   int32_t empty_turns_ = 0;
 };

@@ -18,6 +18,10 @@ std::string describe(const SchedulerConfig& config) {
       << config.context_length << ", step " << config.max_step_tokens << ", chunk "
       << config.chunk_size << ", ahead " << config.blocks_ahead_tokens << ", mixed "
       << static_cast<int>(config.mixed);
+  const StateIndexConfig& states = config.kv.states;
+  if (states.recurrent)
+    out << ", checkpoints " << states.num_checkpoints << " every " << states.checkpoint_interval << ", at least "
+        << states.checkpoint_min_tokens << " apart";
   return out.str();
 }
 
@@ -80,7 +84,7 @@ class Workload {
 
 }  // namespace
 
-SchedulerConfig simulation_config(uint64_t seed) {
+SchedulerConfig simulation_config(uint64_t seed, bool recurrent) {
   Random random(seed ^ 0xc0ffee);
   SchedulerConfig config;
   config.kv.block_size = random.pick({4, 8, 16});
@@ -108,11 +112,17 @@ SchedulerConfig simulation_config(uint64_t seed) {
                                             : random.between(context_blocks, tight);
     config.kv.groups.push_back({window, 1 + blocks});
   }
+  if (recurrent) {
+    config.kv.states = {.recurrent = true,
+                        .num_checkpoints = random.pick({0, 1, 2, 4, 12, 40}),
+                        .checkpoint_interval = config.kv.block_size * random.pick({1, 2, 4, 100}),
+                        .checkpoint_min_tokens = random.pick({1, 8, 24})};
+  }
   return config;
 }
 
-SimulationReport simulate(uint64_t seed) {
-  const SchedulerConfig config = simulation_config(seed);
+SimulationReport simulate(uint64_t seed, bool recurrent) {
+  const SchedulerConfig config = simulation_config(seed, recurrent);
   Random random(seed);
   SimEngine engine(config);
   Workload workload(random, config);
@@ -161,6 +171,8 @@ SimulationReport simulate(uint64_t seed) {
   report.preemptions = stats.preemptions;
   report.cached_tokens = stats.cached_tokens;
   report.mixed_steps = stats.mixed_steps;
+  report.checkpoint_starts = engine.num_checkpoint_starts();
+  report.checkpoints = engine.num_checkpoints();
   for (const auto& [id, answer] : engine.answers()) {
     const bool early = static_cast<int32_t>(answer.tokens.size()) < answer.request->max_tokens;
     report.early_ends += answer.finish == FinishReason::kLength && early;
