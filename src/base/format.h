@@ -12,9 +12,10 @@ enum class Format : uint8_t {
   kQ4_K, kQ5_K, kQ6_K,                // GGUF, super-blocks of 256
   kF8E4M3,                            // 1-4-3 bits, no infinity, NaN is 0x7f and 0xff; scaled by a tensor of its own
   kMXFP4,                             // blocks of 32: 2^(byte - 127), then 4-bit floats e2m1; low nibbles come first
+  kNVFP4,                             // blocks of 16: a scale e4m3, then e2m1, even values in low nibbles; scaled as kF8E4M3
   kU8,                                // bytes whose meaning another tensor gives; no values of their own
 };
-inline constexpr int kNumFormats = 13;  // that hold values
+inline constexpr int kNumFormats = 14;  // that hold values
 
 struct FormatTraits {
   const char* name;
@@ -37,6 +38,7 @@ constexpr FormatTraits format_traits(Format format) {
     case Format::kQ6_K: return {"Q6_K", 256, 210};
     case Format::kF8E4M3: return {"F8_E4M3", 1, 1};
     case Format::kMXFP4: return {"MXFP4", 32, 17};
+    case Format::kNVFP4: return {"NVFP4", 16, 9};
     case Format::kU8: return {"U8", 1, 1};
   }
   return {"?", 1, 0};

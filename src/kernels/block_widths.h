@@ -32,7 +32,7 @@ inline BlockWidths block_widths(const BlockList& blocks) {
     } else if (const auto* in = std::get_if<AttnInBlock>(&block)) {
       grow(w.hidden, in->q.cols);
       grow(w.q, in->q.rows);
-      grow(w.qkv, in->q.rows + in->k.rows + in->v.rows);
+      grow(w.qkv, in->q.rows + 2 * in->k.rows);
       grow(w.gate, in->gate.rows);
     } else if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
       grow(w.hidden, delta->qkv.cols);
@@ -52,6 +52,7 @@ inline BlockWidths block_widths(const BlockList& blocks) {
       grow(w.expert_rows, moe->gate.first.rows);
       grow(w.experts, moe->router.rows);
       grow(w.top_k, moe->top_k);
+      grow(w.intermediate, moe->dense.gate.rows);
     } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
       grow(w.hidden, head->head.cols);
       grow(w.vocab, head->head.rows);
@@ -72,6 +73,16 @@ inline Status check_moe(const MoeBlock& moe) {
       moe.down.first.cols != rows || moe.down.first.rows != hidden) {
     return invalid("moe: the experts' matrices do not fit together");
   }
+  const DenseBranch& dense = moe.dense;
+  if (!dense.present()) return {};
+  if (dense.gate.cols != hidden || dense.up.cols != hidden || dense.up.rows != dense.gate.rows ||
+      dense.down.cols != dense.gate.rows || dense.down.rows != hidden) {
+    return invalid("moe: the matrices of the branch beside the experts do not fit together");
+  }
+  if (dense.share.rows > 1 || (dense.share.rows == 1 && dense.share.cols != hidden)) {
+    return invalid("moe: a branch's share is one row of the hidden size");
+  }
+  if (dense.activation == Activation::kClampedSwiglu) return invalid("moe: only experts have a clamped activation");
   return {};
 }
 
@@ -95,7 +106,8 @@ inline Status check_blocks(const BlockList& blocks) {
   for (const LayerBlock& block : blocks) {
     if (const auto* in = std::get_if<AttnInBlock>(&block)) {
       if (in->q.rows != int64_t{in->q_heads} * in->head_dim || in->k.rows != int64_t{in->kv_heads} * in->head_dim ||
-          in->v.rows != in->k.rows || (in->gate.rows != 0 && in->gate.rows != in->q.rows)) {
+          (in->v.rows != in->k.rows && in->v.rows != 0) ||
+          (in->gate.rows != 0 && in->gate.rows != in->q.rows)) {
         return invalid("attn_in: q, k, v and the gate must have heads * head_dim rows");
       }
       if (in->rope.rotary_dim < 0 || in->rope.rotary_dim > in->head_dim || in->rope.rotary_dim % 2 != 0) {
@@ -107,6 +119,10 @@ inline Status check_blocks(const BlockList& blocks) {
     }
     if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
       if (Status status = check_gated_delta(*delta); !status.ok()) return status;
+    }
+    const auto* mlp = std::get_if<MlpBlock>(&block);
+    if (mlp != nullptr && mlp->activation == Activation::kClampedSwiglu) {
+      return invalid("mlp: only experts have a clamped activation");
     }
     const auto* attention = std::get_if<AttentionBlock>(&block);
     if (attention == nullptr) continue;

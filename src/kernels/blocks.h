@@ -8,27 +8,10 @@
 #include <variant>
 #include <vector>
 
-#include "base/format.h"
+#include "kernels/moe_block.h"
+#include "kernels/weight.h"
 
 namespace tailrace {
-
-// y = W x + bias; W is the packed values, times their scales where there are any. Values are laid out by the backend that
-// packed them (see Backend::pack); scales and bias are not.
-struct Weight {
-  Format format = Format::kF32;
-  int64_t rows = 0;              // outputs
-  int64_t cols = 0;              // inputs (K)
-  const void* data = nullptr;    // packed
-  const float* bias = nullptr;   // [rows] or null
-  const float* scale = nullptr;  // [rows, ceil(cols / scale_cols)], or null: 1
-  int64_t scale_cols = 0;        // columns that a scale covers: cols (one scale per row) or 128; 0 without scales
-};
-
-// y = x * rsqrt(mean(x^2) + eps) * weight; a "+1" of the architecture is already in `weight`.
-struct Norm {
-  const float* weight = nullptr;  // [width] fp32, or null for no norm
-  float eps = 1e-5f;
-};
 
 // NeoX rotation of the first rotary_dim dims of a head, pairs (i, i + rotary_dim / 2).
 struct Rope {
@@ -38,20 +21,19 @@ struct Rope {
   int id = 0;                       // blocks with equal ids share one table of cos and sin in a step
 };
 
-enum class Activation : uint8_t { kSilu, kGeluTanh };
-
 // x = scale * table[token]                                                    -> residual [tokens, hidden] fp32
 struct EmbedBlock {
   Weight table;  // [vocab, hidden]
   float scale = 1.0f;
 };
 
-// q, k, v = W norm(x); q, k = rope(headnorm(q), headnorm(k)); k, v written to the KV pool of `group` at `layer`
+// q, k, v = W norm(x), or v = k where W_v has no rows (Gemma 4's full layers); q, k = rope(headnorm(q), headnorm(k));
+// v = headnorm(v); k, v written to the KV pool of `group` at `layer`
 struct AttnInBlock {
   Norm norm;
   Weight q, k, v;
   Weight gate;          // [q_heads * head_dim, hidden], of norm(x): kept for attn_out; 0 rows: none
-  Norm q_norm, k_norm;  // over head_dim, or null
+  Norm q_norm, k_norm, v_norm;  // over head_dim, or null
   Rope rope;
   int q_heads = 0, kv_heads = 0, head_dim = 0;
   int group = 0;        // KV layer group
@@ -97,43 +79,13 @@ struct GatedDeltaBlock {
   int64_t channels() const { return int64_t{2} * k_heads * k_dim + int64_t{v_heads} * v_dim; }
 };
 
-// x += post_norm(Wd (act(Wg norm(x)) * Wu norm(x)))
+// x = (x + post_norm(Wd (act(Wg norm(x)) * Wu norm(x)))) * out_scale
 struct MlpBlock {
   Norm norm;
   Weight gate, up, down;
   Activation activation = Activation::kSilu;
   Norm post_norm;  // null: none
-};
-
-// One matrix of every expert, all of one shape and format, packed one behind the other.
-struct ExpertWeights {
-  Weight first;        // expert 0; its bias, where there is one, begins those of all [experts, rows]
-  int64_t count = 0;
-  int64_t stride = 0;  // bytes from one expert's packed values to the next one's
-
-  Weight of(int64_t expert) const {
-    Weight weight = first;
-    if (weight.data != nullptr) weight.data = static_cast<const std::byte*>(weight.data) + expert * stride;
-    if (weight.bias != nullptr) weight.bias += expert * weight.rows;
-    return weight;
-  }
-};
-
-// min(g, limit) * sigmoid(alpha * min(g, limit)) * (clamp(u, -limit, limit) + 1): gpt-oss.
-struct ClampedSwiglu {
-  float alpha = 1.702f;
-  float limit = 7.0f;
-};
-
-// n = norm(x); r = router n. Chosen are the top_k largest of r, ties to the lower id, each with its share w of a
-// softmax over the chosen. x += sum over the chosen e, largest first, of w_e (down_e act(gate_e n, up_e n)).
-// Products add biases.
-struct MoeBlock {
-  Norm norm;
-  Weight router;                 // [experts, hidden]
-  ExpertWeights gate, up, down;  // [intermediate, hidden] twice, [hidden, intermediate]
-  int top_k = 0;
-  ClampedSwiglu activation;
+  const float* out_scale = nullptr;  // [1], or null: 1
 };
 
 // logits[row] = softcap(W norm(x[last token of row])) for the rows that sample -> [rows, vocab] fp32

@@ -83,7 +83,7 @@ MoeBlock DecoderLayers::moe(int layer, const std::string& norm_name) {
           .up = loader_.experts(layer, ExpertPart::kUp),
           .down = loader_.experts(layer, ExpertPart::kDown),
           .top_k = config_.experts_per_token,
-          .activation = config_.expert_activation};
+          .clamped = config_.expert_activation};
 }
 
 HeadBlock DecoderLayers::head() {

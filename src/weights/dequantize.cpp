@@ -128,6 +128,14 @@ void block_mxfp4(const std::byte* p, float* out) {
   }
 }
 
+void block_nvfp4(const std::byte* p, float* out) {
+  const float d = e4m3_to_float(static_cast<uint8_t>(*p)) * 0.5f;
+  for (int i = 0; i < 8; ++i) {
+    out[2 * i] = d * static_cast<float>(kE2M1Twice[low_nibble(p[1 + i])]);
+    out[2 * i + 1] = d * static_cast<float>(kE2M1Twice[high_nibble(p[1 + i])]);
+  }
+}
+
 void block_f32(const std::byte* p, float* out) { std::memcpy(out, p, 4); }
 void block_f16(const std::byte* p, float* out) { *out = load_half(p); }
 void block_bf16(const std::byte* p, float* out) { *out = bfloat16_to_float(load_u16(p)); }
@@ -150,6 +158,7 @@ BlockFn block_function(Format format) {
     case Format::kQ6_K: return block_q6_k;
     case Format::kF8E4M3: return block_f8_e4m3;
     case Format::kMXFP4: return block_mxfp4;
+    case Format::kNVFP4: return block_nvfp4;
     case Format::kU8: break;
   }
   return nullptr;

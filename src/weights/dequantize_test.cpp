@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "weights/mxfp4.h"
+#include "weights/nvfp4.h"
 
 namespace tailrace {
 namespace {
@@ -112,6 +113,36 @@ TEST(Dequantize, mxfp4_of_two_tensors) {
     join_mxfp4_row(stored, stored + 32, kCols, joined);
     ASSERT_TRUE(dequantize_row(Format::kMXFP4, joined, kCols, got).ok());
     for (size_t i = 0; i < kCols; ++i) ASSERT_EQ(got[i], expected[i]) << row << " " << i;
+  }
+}
+
+// Every code by every scale: the pair of tensors, joined, is E2M1 by E4M3.
+TEST(Dequantize, nvfp4_of_two_tensors) {
+  constexpr double kE2M1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  std::byte nibbles[8], joined[18], scales[2] = {};
+  for (int i = 0; i < 8; ++i) nibbles[i] = static_cast<std::byte>(2 * i | (2 * i + 1) << 4);
+  for (int bits = 0; bits < 256; ++bits) {
+    scales[1] = static_cast<std::byte>(bits);
+    std::byte both[16];
+    std::memcpy(both, nibbles, 8);
+    std::memcpy(both + 8, nibbles, 8);
+    join_nvfp4_row(both, scales, 32, joined);
+    float got[32];
+    ASSERT_TRUE(dequantize_row(Format::kNVFP4, joined, 32, got).ok());
+    TensorView tensor;
+    tensor.name = "experts";
+    const Status found = check_nvfp4(tensor, joined, sizeof joined);
+    if ((bits & 0x7f) == 0x7f) {
+      EXPECT_NE(found.message().find("tensor experts: the scale of a block of 16 values, 1 in"), std::string::npos);
+      for (int i = 0; i < 16; ++i) EXPECT_TRUE(std::isnan(got[16 + i]));
+      continue;
+    }
+    EXPECT_TRUE(found.ok());
+    const double scale = e4m3_to_float(static_cast<uint8_t>(bits));
+    for (int i = 0; i < 16; ++i) {
+      EXPECT_EQ(got[i], 0.0f);
+      EXPECT_EQ(got[16 + i], (i < 8 ? 1 : -1) * kE2M1[i % 8] * scale) << bits << " " << i;
+    }
   }
 }
 

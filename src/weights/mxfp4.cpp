@@ -19,8 +19,7 @@ void join_mxfp4_row(const std::byte* blocks, const std::byte* scales, int64_t co
 }
 
 uint8_t mxfp4_scale_of(float deviation) {
-  constexpr float kDeviationOfCodes = 2.93f;  // root of the mean square of 0, 0.5, 1, 1.5, 2, 3, 4, 6
-  return static_cast<uint8_t>(std::clamp(127 + std::lround(std::log2(deviation / kDeviationOfCodes)), 1L, 254L));
+  return static_cast<uint8_t>(std::clamp(127 + std::lround(std::log2(deviation / kE2M1Deviation)), 1L, 254L));
 }
 
 Status check_mxfp4(const TensorView& tensor, const std::byte* rows, size_t bytes) {

@@ -13,6 +13,8 @@ namespace tailrace {
 // `scales` [cols / 32] E8M0. Writes stored_row_bytes(Format::kMXFP4, cols) bytes; no bit is lost.
 void join_mxfp4_row(const std::byte* blocks, const std::byte* scales, int64_t cols, std::byte* out);
 
+// The deviation of E2M1 codes that are all equally likely: root of the mean square of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+inline constexpr float kE2M1Deviation = 2.93f;
 // The E8M0 byte with which codes that are all equally likely have about this deviation (of size 2^-127 to 2^127).
 uint8_t mxfp4_scale_of(float deviation);
 

@@ -29,11 +29,11 @@ void prepare_inputs(const Step& step, const Weight* const* weights, int count, c
   });
 }
 
-void add_product(const Step& step, const Weight& weight, const Norm& post_norm) {
+void add_product(const Step& step, const Weight& weight, const Norm& post_norm, const float* out_scale) {
   const StepScratch& s = step.scratch;
   const int64_t hidden = weight.rows, tokens = step.batch.num_tokens;
   const Weight* weights[] = {&weight};
-  if (post_norm.weight == nullptr) {
+  if (post_norm.weight == nullptr && out_scale == nullptr) {
     for_products(step, weights, 1, tokens, [&](const ProductTask& task, int thread) {
       float* result = step.thread_floats(thread);
       run_product_local(step, weight, task, result);
@@ -49,8 +49,31 @@ void add_product(const Step& step, const Weight& weight, const Norm& post_norm) 
                [&](const ProductTask& task, int) { run_product(step, weight, task, s.y, hidden); });
   step.for_tokens(tokens, hidden, [&](int64_t token, int) {
     float* y = s.y + token * hidden;
-    step.ops.rms_norm(y, post_norm.weight, post_norm.eps, hidden, y);
-    step.ops.add(y, hidden, s.x + token * hidden);
+    if (post_norm.weight != nullptr) step.ops.rms_norm(y, post_norm.weight, post_norm.eps, hidden, y);
+    add_scaled_sum(step, y, out_scale, hidden, s.x + token * hidden);
+  });
+}
+
+void add_scaled_sum(const Step& step, const float* y, const float* out_scale, int64_t width, float* x) {
+  step.ops.add(y, width, x);
+  if (out_scale == nullptr) return;
+  for (int64_t i = 0; i < width; ++i) x[i] *= *out_scale;
+}
+
+void gated_products(const Step& step, const Weight& gate, const Weight& up, Activation activation, int64_t tokens) {
+  const Weight* weights[] = {&gate};  // its tasks compute the same rows of up
+  for_products(step, weights, 1, tokens, [&](const ProductTask& task, int thread) {
+    float* gate_result = step.thread_floats(thread);
+    float* up_result = gate_result + kResultFloats;
+    run_product_local(step, gate, task, gate_result);
+    run_product_local(step, up, task, up_result);
+    const int64_t stride = (task.tile_end - task.tile_begin) * kRowTile;
+    const int64_t rows = task.row_end(gate) - task.row_begin();
+    for (int64_t t = task.token_begin; t < task.token_end; ++t) {
+      const int64_t at = (t - task.token_begin) * stride;
+      step.ops.gate(activation, gate_result + at, up_result + at, rows,
+                    step.scratch.gated + t * gate.rows + task.row_begin());
+    }
   });
 }
 
@@ -81,7 +104,8 @@ void finish_qkv(const Step& step, const AttnInBlock& block, int64_t token) {
   const int64_t dim = block.head_dim, position = step.position(token), slot = row.slot;
   float* q = s.qkv + token * (block.q.rows + 2 * block.k.rows);
   float* k = q + block.q.rows;
-  const float* v = k + block.k.rows;
+  float* v = k + block.k.rows;
+  if (block.v.rows == 0) std::copy_n(k, block.k.rows, v);
   const int half = block.rope.rotary_dim / 2;
   const float* cos = nullptr;
   for (size_t i = 0; half > 0 && cos == nullptr; ++i) {
@@ -97,6 +121,9 @@ void finish_qkv(const Step& step, const AttnInBlock& block, int64_t token) {
   const int64_t kv_slot = kv_block(kv, slot, position), at = position % kv.block_size * dim;
   for (int h = 0; h < block.kv_heads; ++h) {
     finish_head(k + h * dim, block.k_norm);
+    if (block.v_norm.weight != nullptr) {
+      step.ops.rms_norm(v + h * dim, block.v_norm.weight, block.v_norm.eps, dim, v + h * dim);
+    }
     step.ops.round_bf16(k + h * dim, dim, kv.pool + kv_offset(kv, block.layer, kv_slot, 0, h) + at);
     step.ops.round_bf16(v + h * dim, dim, kv.pool + kv_offset(kv, block.layer, kv_slot, 1, h) + at);
   }
@@ -107,12 +134,26 @@ void finish_qkv(const Step& step, const AttnInBlock& block, int64_t token) {
 void run_block(const Step& step, const AttnInBlock& block) {
   const StepScratch& s = step.scratch;
   const int64_t tokens = step.batch.num_tokens, width = block.q.rows + 2 * block.k.rows;
-  const Weight* weights[] = {&block.q, &block.k, &block.v, &block.gate};
-  float* outputs[] = {s.qkv, s.qkv + block.q.rows, s.qkv + block.q.rows + block.k.rows, s.q_gate};
-  const int count = block.gate.rows > 0 ? 4 : 3;
+  struct Product {
+    const Weight& weight;
+    float* out;
+    int64_t stride;
+  };
+  const Product all[] = {{block.q, s.qkv, width},
+                         {block.k, s.qkv + block.q.rows, width},
+                         {block.v, s.qkv + block.q.rows + block.k.rows, width},
+                         {block.gate, s.q_gate, block.gate.rows}};
+  const Weight* weights[4];
+  const Product* products[4];
+  int count = 0;
+  for (const Product& product : all) {
+    if (product.weight.rows == 0) continue;
+    products[count] = &product;
+    weights[count++] = &product.weight;
+  }
   prepare_inputs(step, weights, count, block.norm, s.x, block.q.cols, tokens);
   for_products(step, weights, count, tokens, [&](const ProductTask& task, int) {
-    run_product(step, *weights[task.index], task, outputs[task.index], task.index < 3 ? width : block.gate.rows);
+    run_product(step, *weights[task.index], task, products[task.index]->out, products[task.index]->stride);
   });
   step.for_tokens(tokens, width, [&](int64_t token, int) { finish_qkv(step, block, token); });
 }
@@ -146,7 +187,7 @@ void run_block(const Step& step, const AttnOutBlock& block) {
   }
   const Weight* weights[] = {&block.o};
   prepare_inputs(step, weights, 1, {}, step.scratch.attended, block.o.cols, step.batch.num_tokens);
-  add_product(step, block.o, block.post_norm);
+  add_product(step, block.o, block.post_norm, nullptr);
 }
 
 void run_block(const Step& step, const MlpBlock& block) {
@@ -154,23 +195,10 @@ void run_block(const Step& step, const MlpBlock& block) {
   const int64_t tokens = step.batch.num_tokens, intermediate = block.gate.rows;
   const Weight* inputs[] = {&block.gate, &block.up};
   prepare_inputs(step, inputs, 2, block.norm, s.x, block.gate.cols, tokens);
-  const Weight* gate[] = {&block.gate};  // its tasks compute the same rows of up
-  for_products(step, gate, 1, tokens, [&](const ProductTask& task, int thread) {
-    float* gate_result = step.thread_floats(thread);
-    float* up_result = gate_result + kResultFloats;
-    run_product_local(step, block.gate, task, gate_result);
-    run_product_local(step, block.up, task, up_result);
-    const int64_t stride = (task.tile_end - task.tile_begin) * kRowTile;
-    const int64_t rows = task.row_end(block.gate) - task.row_begin();
-    for (int64_t t = task.token_begin; t < task.token_end; ++t) {
-      const int64_t at = (t - task.token_begin) * stride;
-      step.ops.gate(block.activation, gate_result + at, up_result + at, rows,
-                    s.gated + t * intermediate + task.row_begin());
-    }
-  });
+  gated_products(step, block.gate, block.up, block.activation, tokens);
   const Weight* down[] = {&block.down};
   prepare_inputs(step, down, 1, {}, s.gated, intermediate, tokens);
-  add_product(step, block.down, block.post_norm);
+  add_product(step, block.down, block.post_norm, block.out_scale);
 }
 
 void run_block(const Step& step, const HeadBlock& block) {

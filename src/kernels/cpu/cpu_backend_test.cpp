@@ -138,6 +138,35 @@ TEST(CpuBackend, mixtures_of_experts_equal_the_reference) {
   EXPECT_TRUE(cpu::set_isa_for_test(best.c_str()));
 }
 
+// A router with its own norm, scales of experts, branches beside them, norms of their sum: Gemma 4's and Qwen3.6's.
+TEST(CpuBackend, branches_beside_the_experts_equal_the_reference) {
+  Steps steps = kMixedSteps;
+  steps.push_back({{6, 300, 300}, {7, 290, 290}});
+  for (const TinyMixture mixture : {TinyMixture::kGemma, TinyMixture::kQwen}) {
+    for (const Format format : {Format::kF32, Format::kBF16, Format::kF8E4M3, Format::kNVFP4}) {
+      SCOPED_TRACE(std::string(format_traits(format).name) + (mixture == TinyMixture::kGemma ? " gemma" : " qwen"));
+      // Rounding to int8 turns close choices of experts: there all are chosen.
+      TinyConfig config{.format = format, .down_format = format, .layers = 1, .intermediate = 96, .experts = 5,
+                        .top_k = format == Format::kNVFP4 ? 5 : 2, .mixture = mixture};
+      expect_equal_to_reference(config, cpu_backend(3), format == Format::kF32 ? steps : kMixedSteps,
+                                tolerance_of(format), 4);
+      if (format != Format::kNVFP4) continue;
+      config.down_format = Format::kBF16;  // kinds of inputs that differ within a branch
+      expect_equal_to_reference(config, cpu_backend(), kMixedSteps, tolerance_of(format));
+    }
+  }
+}
+
+TEST(CpuBackend, values_that_are_normed_keys_and_a_scaled_residual_equal_the_reference) {
+  const TinyConfig dense{.layers = 3, .qk_norm = true, .post_norm = true, .gelu = true, .window = 24, .gemma4 = true,
+                         .window_head_dim = 64};
+  TinyConfig plain = dense;
+  plain.post_norm = false;
+  for (const TinyConfig& config : {dense, plain}) {
+    expect_equal_to_reference(config, cpu_backend(), kMixedSteps, tolerance_of(Format::kF32));
+  }
+}
+
 TEST(CpuBackend, random_mixed_batches_equal_the_reference) {
   std::mt19937_64 rng(17);
   for (int trial = 0; trial < 6; ++trial) {

@@ -61,6 +61,7 @@ void linear(const Weight& weight, const void* input, int64_t m, int64_t tile_beg
   if (m <= 0 || tile_begin >= tile_end) return;
   const uint8_t* data = static_cast<const uint8_t*>(weight.data);
   CHECK(weight.format != Format::kF8E4M3 || weight.scale != nullptr);
+  CHECK(weight.format == Format::kF8E4M3 || weight.scale == nullptr || weight.scale_cols == weight.cols);
   kernels().linear({weight.format, data, weight.rows, weight.cols, weight.bias, weight.scale, weight.scale_cols, input, m,
                     tile_begin, tile_end, y, y_stride});
 }

@@ -25,7 +25,7 @@ inline constexpr int kRowTile = 16;
 Expected<size_t> packed_bytes(const TensorView& tensor);
 // Undoes rope_interleaved by permuting rows. dst is 64-byte aligned.
 Status pack(const TensorView& tensor, void* dst);
-// Backend::pack_random: BF16 and F8_E4M3, normal; MXFP4, all codes alike and one scale (mxfp4_scale_of).
+// Backend::pack_random: BF16 and F8_E4M3, normal; MXFP4 and NVFP4, all codes alike and one scale.
 Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst);
 
 // Bytes of m activations of width k in `kind`'s form (64-byte aligned rows).

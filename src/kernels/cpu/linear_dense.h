@@ -143,6 +143,7 @@ void isa_linear(const LinearTask& task) {
     case Format::kQ6_K: return quant_linear<Isa, Format::kQ6_K>(task);
     case Format::kF8E4M3: return dense_linear<Isa, Format::kF8E4M3>(task);
     case Format::kMXFP4: return quant_linear<Isa, Format::kMXFP4>(task);
+    case Format::kNVFP4: return quant_linear<Isa, Format::kNVFP4>(task);
     case Format::kU8: return;
   }
 }

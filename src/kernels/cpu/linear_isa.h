@@ -14,7 +14,7 @@ struct LinearTask {
   const uint8_t* data;
   int64_t rows, cols;
   const float* bias;
-  const float* scale;  // of F8_E4M3, as Weight has it
+  const float* scale;  // as Weight has it: of F8_E4M3, and NVFP4's per row
   int64_t scale_cols;
   const void* input;
   int64_t m, tile_begin, tile_end;

@@ -1,7 +1,8 @@
 // The linear kernels, written once over an Isa: 16-lane floats V and sums I, and 64-byte code vectors W.
 // Each output is accumulated over k in one fixed order, whatever the number of rows and tiles computed together:
 //   quantised, per block:  sum = start + codes . q (exact int32);  acc = fma(sum, d_w * d_x, acc)
-//                          with a minimum: acc = fma(m_w, d_x * sum(q), acc);  Q6_K: one fma per half block
+//                          with a minimum: acc = fma(m_w, d_x * sum(q), acc);  Q6_K, NVFP4: one fma per half block;
+//                          at the end times the row's scale, where there is one
 //   dense: acc = fma(w, x, acc) per k
 // Few activation rows ("direct"): codes are unpacked in registers, each weight byte is read once; bound by memory.
 // Many ("panel"): a chunk of K of kPanelTiles tiles is unpacked to L1, then multiplied with kPanelRows rows at a time;
@@ -27,7 +28,7 @@ constexpr int64_t kInputBytesInL2 = 1 << 20;  // activations that are swept once
 enum class Algebra { kOffset, kMin, kHalves };
 
 constexpr Algebra algebra(Format format) {
-  return scheme(format).scales == Scales::kSuperD16 ? Algebra::kHalves
+  return scheme(format).scales == Scales::kSuperD16 || scheme(format).scales == Scales::kE4M3 ? Algebra::kHalves
          : scheme(format).offset != 0               ? Algebra::kOffset
                                                     : Algebra::kMin;
 }
@@ -38,7 +39,7 @@ constexpr Format panel_format(Format format) { return algebra(format) == Algebra
 struct Panel {
   alignas(64) uint8_t codes[kChunkBlocks][kQuads][kVector];
   alignas(64) float d[kChunkBlocks][kTile];
-  alignas(64) float m[kChunkBlocks][kTile];  // the minimum; Q6_K: d of the second half
+  alignas(64) float m[kChunkBlocks][kTile];  // the minimum; of halves: d of the second
 };
 
 template <Format F>
@@ -49,6 +50,11 @@ inline int32_t sum_start(const InputBlock& x) {
          : offset == 16  ? x.minus_16
          : offset == 128 ? x.minus_128
                          : 0;
+}
+
+template <Format F>
+inline int32_t half_start(const InputBlock& x, int half) {
+  return scheme(F).offset == 12 ? x.minus_32[half] / 8 * 3 : x.minus_32[half];
 }
 
 inline int32_t load_4(const int8_t* q) {
@@ -63,6 +69,9 @@ inline void load_scales(const uint8_t* scales, int i, typename Isa::V& d, typena
   constexpr Scales kind = scheme(F).scales;
   if constexpr (kind == Scales::kE8M0) {
     d = Isa::load_half_e8m0(scales + i * kTile);
+  } else if constexpr (kind == Scales::kE4M3) {
+    d = Isa::mul(Isa::load_e4m3(scales + i * 2 * kTile), Isa::set1(0.5f));
+    m = Isa::mul(Isa::load_e4m3(scales + i * 2 * kTile + kTile), Isa::set1(0.5f));
   } else if constexpr (kind == Scales::kD) {
     d = Isa::load_half(scales + i * 2 * kTile);
   } else if constexpr (kind == Scales::kDM) {
@@ -116,8 +125,8 @@ template <class Isa, Format F, int T, int R, class Codes>
 inline void multiply_block(const Codes& codes, const typename Isa::V (&d)[T], const typename Isa::V (&m)[T],
                            const InputBlock* const (&x)[R], typename Isa::V (&acc)[T][R]) {
   if constexpr (algebra(F) == Algebra::kHalves) {
-    add_products<Isa, F, 0, kQuads / 2>(codes, [](const InputBlock& b) { return b.minus_32[0]; }, d, x, acc);
-    add_products<Isa, F, kQuads / 2, kQuads>(codes, [](const InputBlock& b) { return b.minus_32[1]; }, m, x, acc);
+    add_products<Isa, F, 0, kQuads / 2>(codes, [](const InputBlock& b) { return half_start<F>(b, 0); }, d, x, acc);
+    add_products<Isa, F, kQuads / 2, kQuads>(codes, [](const InputBlock& b) { return half_start<F>(b, 1); }, m, x, acc);
     return;
   }
   add_products<Isa, F, 0, kQuads>(codes, [](const InputBlock& b) { return sum_start<F>(b); }, d, x, acc);
@@ -149,6 +158,13 @@ template <class Isa>
 inline typename Isa::V add_bias(const LinearTask& task, int64_t tile, typename Isa::V acc) {
   if (task.bias == nullptr) return acc;
   return Isa::add(acc, Isa::load_n(task.bias + tile * kTile, rows_of_tile(task, tile)));
+}
+
+// A quantised row's sum times the scale of its row, where there is one, plus the bias.
+template <class Isa>
+inline typename Isa::V finish_row(const LinearTask& task, int64_t tile, typename Isa::V acc) {
+  if (task.scale != nullptr) acc = Isa::mul(acc, Isa::load_n(task.scale + tile * kTile, rows_of_tile(task, tile)));
+  return add_bias<Isa>(task, tile, acc);
 }
 
 // Prefetches one block's bytes a fixed distance ahead in the stream of tiles, at most up to its end.
@@ -192,7 +208,7 @@ void direct_rows(const LinearTask& task) {
       codes = scales + scale_bytes(scheme(F).scales, count);
     }
     for (int r = 0; r < R; ++r) {
-      Isa::store_n(task.y + r * task.y_stride + tile * kTile, add_bias<Isa>(task, tile, acc[0][r]),
+      Isa::store_n(task.y + r * task.y_stride + tile * kTile, finish_row<Isa>(task, tile, acc[0][r]),
                    rows_of_tile(task, tile));
     }
   }
@@ -273,7 +289,7 @@ void panel_rows(const LinearTask& task, const Panel* panels, const PanelSpan& sp
   for (int r = 0; r < R; ++r) {
     TAILRACE_UNROLL
     for (int t = 0; t < T; ++t) {
-      Isa::store_n(y + r * task.y_stride + t * kTile, last ? add_bias<Isa>(task, span.tile + t, acc[t][r]) : acc[t][r],
+      Isa::store_n(y + r * task.y_stride + t * kTile, last ? finish_row<Isa>(task, span.tile + t, acc[t][r]) : acc[t][r],
                    rows_of_tile(task, span.tile + t));
     }
   }

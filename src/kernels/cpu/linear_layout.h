@@ -18,7 +18,7 @@ struct alignas(64) InputBlock {
   float d;        // max |x| / 127
   float d_sum;    // d * sum(q)
   int32_t minus_8, minus_16, minus_128;  // -offset * sum(q): where the integer sums start
-  int32_t minus_32[2];                   // the same for each half of the block (Q6_K)
+  int32_t minus_32[2];                   // the same for each half of the block (Q6_K; NVFP4 takes 3 / 8 of them)
   int32_t minus_12;                      // MXFP4
 };
 static_assert(sizeof(InputBlock) == 64);
@@ -38,6 +38,7 @@ enum class Scales : uint8_t {
   kSuperDM,   // half d[16], dmin[16], then 8 x (uint8 scale[16], min[16]); m = -dmin * min
   kSuperD16,  // half d[16], then 16 x int8 scale[16], one per 16 k, then 32 bytes of padding
   kE8M0,      // per block: byte e[16], d = 2^(e - 128); e = 0 counts as d = 0, which no fp32 sum tells apart
+  kE4M3,      // per block: e4m3 d[16] of the first 16 k, then d[16] of the others
   kNone,
 };
 
@@ -62,6 +63,7 @@ constexpr Scheme scheme(Format format) {
     case Format::kQ5_K: return {5, Scales::kSuperDM, 0};
     case Format::kQ6_K: return {6, Scales::kSuperD16, 32};
     case Format::kMXFP4: return {4, Scales::kE8M0, 12, true};
+    case Format::kNVFP4: return {4, Scales::kE4M3, 12, true};
     default: return {0, Scales::kNone, 0};
   }
 }
@@ -80,6 +82,7 @@ constexpr size_t scale_bytes(Scales scales, int64_t blocks) {
     case Scales::kSuperDM:
     case Scales::kSuperD16: return (4 + 2 * kGroupBlocks) * kTile;
     case Scales::kE8M0: return static_cast<size_t>(blocks) * kTile;
+    case Scales::kE4M3: return static_cast<size_t>(blocks) * 2 * kTile;
     case Scales::kNone: return 0;
   }
   return 0;

@@ -21,8 +21,9 @@ Status check_shape(const TensorView& tensor) {
   if (rows <= 0 || cols <= 0) return shape_error(tensor, "its dimensions must be positive");
   if (tensor.format == Format::kU8) return shape_error(tensor, "bytes without a meaning cannot be multiplied");
   const int block = format_traits(tensor.format).block_elems;
-  if (cols % block != 0) {
-    return shape_error(tensor, "its width " + std::to_string(cols) + " is not a multiple of " + std::to_string(block));
+  const int multiple = tensor.format == Format::kNVFP4 ? kBlock : block;  // activations come in blocks of 32
+  if (cols % multiple != 0) {
+    return shape_error(tensor, "its width " + std::to_string(cols) + " is not a multiple of " + std::to_string(multiple));
   }
   const size_t row_bytes = stored_row_bytes(tensor.format, cols);
   if (tensor.bytes / row_bytes != static_cast<size_t>(rows) || tensor.bytes % row_bytes != 0) {
@@ -64,6 +65,12 @@ void read_codes(Format format, const uint8_t* row, int64_t b, uint8_t (&code)[kB
   };
   switch (format) {
     case Format::kMXFP4: nibbles(block + 1); break;
+    case Format::kNVFP4:
+      for (int i = 0; i < kBlock; ++i) {
+        const uint8_t pair = row[(2 * b + i / 16) * format_traits(format).block_bytes + 1 + i % 16 / 2];
+        code[i] = i % 2 == 0 ? pair & 15 : pair >> 4;
+      }
+      break;
     case Format::kQ4_0: nibbles(block + 2); break;
     case Format::kQ4_1: nibbles(block + 4); break;
     case Format::kQ5_0: nibbles(block + 6); fifth_bits(block + 2); break;
@@ -137,6 +144,10 @@ void place_scales(Format format, const uint8_t* stored, int count, int lane, uin
     for (int i = 0; i < count; ++i) scales[i * kTile + lane] = stored[i * format_traits(format).block_bytes];
     return;
   }
+  if (kind == Scales::kE4M3) {
+    for (int i = 0; i < 2 * count; ++i) scales[i * kTile + lane] = stored[i * format_traits(format).block_bytes];
+    return;
+  }
   const int halves = kind == Scales::kDM ? 2 : 1;
   for (int i = 0; i < count; ++i, stored += format_traits(format).block_bytes) {
     for (int h = 0; h < halves; ++h) put(scales + (i * halves + h) * 2 * kTile, lane, stored + 2 * h);
@@ -190,6 +201,10 @@ LaneScales lane_scales(Scales kind, const uint8_t* scales, int i, int lane) {
     const float d = e8m0_to_float(scales[i * kTile + lane]) * 0.5f;
     return {{d, d}, 0.0f};
   }
+  if (kind == Scales::kE4M3) {
+    const uint8_t* pair = scales + i * 2 * kTile + lane;
+    return {{e4m3_to_float(pair[0]) * 0.5f, e4m3_to_float(pair[kTile]) * 0.5f}, 0.0f};
+  }
   if (kind == Scales::kD) {
     const float d = read_half(scales + i * 2 * kTile, lane);
     return {{d, d}, 0.0f};
@@ -238,6 +253,12 @@ void lookup_dense(Format format, const uint8_t* tile, int64_t cols, int lane, fl
   }
 }
 
+void scale_row(const Weight& weight, int64_t row, float* out) {
+  if (weight.scale == nullptr) return;
+  const float* scale = weight.scale + row * ((weight.cols + weight.scale_cols - 1) / weight.scale_cols);
+  for (int64_t k = 0; k < weight.cols; ++k) out[k] *= scale[k / weight.scale_cols];
+}
+
 }  // namespace
 
 Expected<size_t> packed_bytes(const TensorView& tensor) {
@@ -279,14 +300,12 @@ void lookup_row(const Weight& weight, int64_t row, float* out) {
   CHECK(row >= 0 && row < weight.rows);
   const Scheme s = scheme(weight.format);
   const int lane = static_cast<int>(row % kTile);
+  float* const begin = out;
   const uint8_t* tile =
       static_cast<const uint8_t*>(weight.data) + tile_bytes(weight.format, weight.cols) * (row / kTile);
   if (s.bits == 0) {
     lookup_dense(weight.format, tile, weight.cols, lane, out);
-    if (weight.scale == nullptr) return;
-    const float* scale = weight.scale + row * ((weight.cols + weight.scale_cols - 1) / weight.scale_cols);
-    for (int64_t k = 0; k < weight.cols; ++k) out[k] *= scale[k / weight.scale_cols];
-    return;
+    return scale_row(weight, row, out);
   }
   const bool has_min = s.scales == Scales::kDM || s.scales == Scales::kSuperDM;
   const int64_t blocks = weight.cols / kBlock;
@@ -303,6 +322,7 @@ void lookup_row(const Weight& weight, int64_t row, float* out) {
       }
     }
   }
+  scale_row(weight, row, begin);
 }
 
 }  // namespace tailrace::cpu

@@ -10,6 +10,7 @@
 #include "kernels/cpu/linear_layout.h"
 #include "weights/dequantize.h"
 #include "weights/mxfp4.h"
+#include "weights/nvfp4.h"
 
 namespace tailrace::cpu {
 namespace {
@@ -72,17 +73,16 @@ void fill_normal(size_t bytes, uint64_t seed, float deviation, const F& stored, 
 }
 
 // Tiles of codes that are all alike and of one scale: groups, then what a tile is padded with.
-void fill_mxfp4(int64_t rows, int64_t cols, uint64_t seed, float deviation, void* dst) {
+void fill_e2m1(Format format, int64_t rows, int64_t cols, uint64_t seed, uint8_t scale, void* dst) {
   const int64_t blocks = cols / kBlock;
-  const size_t stride = tile_bytes(Format::kMXFP4, cols);
-  const uint8_t scale = mxfp4_scale_of(deviation);
+  const size_t stride = tile_bytes(format, cols);
   RandomBits random{seed};
   auto* tile = static_cast<uint8_t*>(dst);
   for (int64_t t = 0; t < num_tiles(rows); ++t, tile += stride) {
     uint8_t* out = tile;
     for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {
       const int count = blocks_of_group(blocks, group);
-      const size_t codes = code_bytes(4) * static_cast<size_t>(count), scales = scale_bytes(Scales::kE8M0, count);
+      const size_t codes = code_bytes(4) * static_cast<size_t>(count), scales = scale_bytes(scheme(format).scales, count);
       for (size_t at = 0; at < codes; at += 8) {
         const uint64_t bits = random();
         std::memcpy(out + at, &bits, 8);
@@ -107,7 +107,10 @@ Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviati
       fill_normal<uint8_t>(*bytes, seed, deviation, float_to_e4m3, dst);
       return true;
     case Format::kMXFP4:
-      fill_mxfp4(shape.shape[0], shape.shape[1], seed, deviation, dst);
+      fill_e2m1(shape.format, shape.shape[0], shape.shape[1], seed, mxfp4_scale_of(deviation), dst);
+      return true;
+    case Format::kNVFP4:
+      fill_e2m1(shape.format, shape.shape[0], shape.shape[1], seed, nvfp4_scale_of(deviation), dst);
       return true;
     default:
       return false;

@@ -30,9 +30,9 @@ Random make(Format format, int64_t rows, int64_t cols, uint64_t seed, float devi
 
 TEST(LinearRandom, values_have_the_deviation_asked_for) {
   constexpr int64_t kRows = 96, kCols = 2880;  // 2880: 11 groups of 8 blocks and one of 2
-  for (const Format format : {Format::kBF16, Format::kF8E4M3, Format::kMXFP4}) {
+  for (const Format format : {Format::kBF16, Format::kF8E4M3, Format::kMXFP4, Format::kNVFP4}) {
     SCOPED_TRACE(format_traits(format).name);
-    const float deviation = format == Format::kF8E4M3 ? 32.0f : 0.0186f;
+    const float deviation = format == Format::kF8E4M3 || format == Format::kNVFP4 ? 32.0f : 0.0186f;
     const Random random = make(format, kRows, kCols, 7, deviation);
     double sum = 0, squares = 0;
     std::vector<float> row(kCols);
@@ -46,13 +46,14 @@ TEST(LinearRandom, values_have_the_deviation_asked_for) {
     }
     constexpr double kCount = kRows * kCols;
     EXPECT_NEAR(sum / kCount / deviation, 0, 0.02);
-    // A power of two is the nearest there is to MXFP4's deviation.
-    EXPECT_NEAR(std::log2(std::sqrt(squares / kCount) / deviation), 0, format == Format::kMXFP4 ? 0.51 : 0.02);
+    // Nearest to the deviation: a power of two for MXFP4, one of 16 values of E4M3 between two of those for NVFP4.
+    const double bound = format == Format::kMXFP4 ? 0.51 : format == Format::kNVFP4 ? 0.1 : 0.02;
+    EXPECT_NEAR(std::log2(std::sqrt(squares / kCount) / deviation), 0, bound);
   }
 }
 
 TEST(LinearRandom, a_seed_gives_all_bytes) {
-  for (const Format format : {Format::kBF16, Format::kF8E4M3, Format::kMXFP4}) {
+  for (const Format format : {Format::kBF16, Format::kF8E4M3, Format::kMXFP4, Format::kNVFP4}) {
     for (const int64_t cols : {32, 96, 288}) {
       SCOPED_TRACE(std::string(format_traits(format).name) + " " + std::to_string(cols));
       const Random one = make(format, 40, cols, 1, 0.1f), other = make(format, 40, cols, 2, 0.1f);

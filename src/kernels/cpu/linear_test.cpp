@@ -19,7 +19,7 @@ namespace {
 constexpr Format kFormats[] = {Format::kF32,  Format::kF16,  Format::kBF16, Format::kQ4_0, Format::kQ4_1, Format::kQ5_0,
                                Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K,
                                Format::kF8E4M3,
-                               Format::kMXFP4};
+                               Format::kMXFP4, Format::kNVFP4};
 constexpr const char* kIsas[] = {"avx512_vnni", "avx2", "portable"};
 
 struct Free {
@@ -66,6 +66,7 @@ std::vector<std::byte> random_rows(Format format, int64_t rows, int64_t cols, st
       case Format::kBF16:
         put(at, static_cast<uint16_t>((rng() & 0x8000) | (120 + rng() % 6) << 7 | (rng() & 0x7f)));
         break;
+      case Format::kNVFP4:
       case Format::kF8E4M3: {
         if ((bytes[at] & std::byte{0x7f}) == std::byte{0x7f}) bytes[at] ^= std::byte{1};  // no NaN
         break;
@@ -87,7 +88,7 @@ struct Packed {
   Aligned data;
   Weight weight;
   std::vector<float> values;  // [rows, cols], dequantised in packed row order
-  std::vector<float> scales;  // of F8_E4M3
+  std::vector<float> scales;  // of F8_E4M3 and NVFP4
 };
 
 Packed make_packed(Format format, int64_t rows, int64_t cols, std::mt19937& rng, int64_t head_dim = 0,
@@ -109,7 +110,8 @@ Packed make_packed(Format format, int64_t rows, int64_t cols, std::mt19937& rng,
     EXPECT_TRUE(dequantize_row(format, p.stored.data() + stored_row_bytes(format, cols) * source, cols,
                                p.values.data() + row * cols).ok());
   }
-  if (format != Format::kF8E4M3) return p;
+  if (format != Format::kF8E4M3 && format != Format::kNVFP4) return p;
+  if (format == Format::kNVFP4) scale_cols = cols;
   const int64_t per_row = (cols + scale_cols - 1) / scale_cols;
   for (int64_t i = 0; i < rows * per_row; ++i) p.scales.push_back(0.01f * static_cast<float>(1 + rng() % 100));
   p.weight.scale = p.scales.data();
@@ -239,6 +241,7 @@ TEST(Linear, every_format_matches_float64) {
   check_format(Format::kF8E4M3, 21, 33, ++seed);
   check_format(Format::kF8E4M3, 83, 576, ++seed, 576);  // one scale a row
   check_format(Format::kMXFP4, 35, 2880, ++seed);  // the width of gpt-oss
+  check_format(Format::kNVFP4, 35, 704, ++seed);   // Gemma 4's experts
 }
 
 // Every code of E2M1 by every scale but NaN, against powers of two: fp32 sums of one product each.
@@ -361,6 +364,7 @@ TEST(Linear, wrong_shapes_are_errors_that_name_the_tensor) {
   EXPECT_TRUE(fails({"layer.w", Format::kQ4_0, {4, 48}, nullptr, 108, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kQ4_K, {4, 288}, nullptr, 648, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kMXFP4, {4, 48}, nullptr, 102, false, 0}));
+  EXPECT_TRUE(fails({"layer.w", Format::kNVFP4, {4, 48}, nullptr, 108, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kU8, {4, 4}, nullptr, 16, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kF32, {4, 4}, nullptr, 63, false, 0}));
   EXPECT_TRUE(fails({"layer.w", Format::kF32, {int64_t{1} << 62, 4}, nullptr, 64, false, 0}));

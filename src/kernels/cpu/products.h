@@ -70,7 +70,13 @@ inline void run_product_local(const Step& step, const Weight& weight, const Prod
 void prepare_inputs(const Step& step, const Weight* const* weights, int count, const Norm& norm, const float* x,
                     int64_t x_stride, int64_t tokens);
 
-// x += post_norm(W input), the input prepared before.
-void add_product(const Step& step, const Weight& weight, const Norm& post_norm);
+// x = (x + post_norm(W input)) * out_scale (null: 1), the input prepared before.
+void add_product(const Step& step, const Weight& weight, const Norm& post_norm, const float* out_scale);
+
+// x = (x + y) * out_scale (null: 1) over `width` values.
+void add_scaled_sum(const Step& step, const float* y, const float* out_scale, int64_t width, float* x);
+
+// scratch.gated [tokens][gate.rows] = activation(gate input) * up input, the inputs prepared before.
+void gated_products(const Step& step, const Weight& gate, const Weight& up, Activation activation, int64_t tokens);
 
 }  // namespace tailrace::cpu

@@ -23,6 +23,11 @@ void add_moe(StepShape& shape, const MoeBlock& moe) {
   add_input(shape, moe.router);
   add_input(shape, moe.gate.first);
   add_input(shape, moe.up.first);
+  if (moe.dense.present()) {
+    for (const Weight* weight : {&moe.dense.gate, &moe.dense.up, &moe.dense.down}) add_input(shape, *weight);
+    if (moe.dense.share.rows > 0) add_input(shape, moe.dense.share);
+    shape.has_dense_branch = true;
+  }
   for (const ExpertWeights* experts : {&moe.gate, &moe.up, &moe.down}) {
     const InputKind kind = input_kind(experts->first.format);
     int64_t& bytes = shape.expert_input_bytes[static_cast<int>(kind)];
@@ -73,7 +78,9 @@ Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits
   shape.forced_splits = options.kv_splits;
   for (const LayerBlock& block : blocks) {
     if (const auto* in = std::get_if<AttnInBlock>(&block)) {
-      for (const Weight* weight : {&in->q, &in->k, &in->v, &in->gate}) add_input(shape, *weight);
+      for (const Weight* weight : {&in->q, &in->k, &in->v, &in->gate}) {
+        if (weight->rows > 0) add_input(shape, *weight);
+      }
       add_rope(shape, in->rope);
     } else if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
       if (Status status = add_gated_delta(shape, *delta); !status.ok()) return fail(status);
@@ -84,7 +91,7 @@ Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits
       shape.has_post_norm |= out->post_norm.weight != nullptr;
     } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
       for (const Weight* weight : {&mlp->gate, &mlp->up, &mlp->down}) add_input(shape, *weight);
-      shape.has_post_norm |= mlp->post_norm.weight != nullptr;
+      shape.has_post_norm |= mlp->post_norm.weight != nullptr || mlp->out_scale != nullptr;
     } else if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       add_moe(shape, *moe);
     } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
@@ -111,6 +118,8 @@ MoeScratch take_moe(ArenaCursor& arena, const StepShape& shape) {
   for (int i = 0; i < kNumInputKinds; ++i) moe.inputs[i] = arena.take<std::byte>(entries * shape.expert_input_bytes[i]);
   moe.gated = arena.take<float>(entries * w.expert_rows);
   moe.y = arena.take<float>(w.top_k > 0 ? entries * w.hidden : 0);
+  moe.dense = arena.take<float>(shape.has_dense_branch ? tokens * w.hidden : 0);
+  moe.share = arena.take<float>(shape.has_dense_branch ? tokens : 0);
   return moe;
 }
 

@@ -24,6 +24,7 @@ struct StepShape {
   int forced_splits = 0;
   bool has_post_norm = false;
   int64_t delta_thread_floats = 0;
+  bool has_dense_branch = false;                       // beside a mixture's experts
   int64_t input_bytes_per_token[kNumInputKinds] = {};  // the widest activation of each kind
   std::vector<Rope> ropes;                             // one per distinct id
   int64_t expert_input_bytes[kNumInputKinds] = {};     // the same of what experts multiply
@@ -53,6 +54,8 @@ struct MoeScratch {
   std::byte* inputs[kNumInputKinds];  // [entries]: what gate and up multiply, then what down does
   float* gated;                       // [entries, expert_rows]
   float* y;                           // [entries, hidden]
+  float* dense;                       // [tokens, hidden] of the branch beside the experts
+  float* share;                       // [tokens]: logits of its sigmoid
 };
 
 struct StepScratch {

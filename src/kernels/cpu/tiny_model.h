@@ -16,6 +16,9 @@
 
 namespace tailrace {
 
+// Whose experts: what is around and beside them.
+enum class TinyMixture : uint8_t { kGptOss, kGemma, kQwen };
+
 struct TinyConfig {
   Format format = Format::kF32, down_format = Format::kF32, head_format = Format::kF32;
   int hidden = 96, layers = 2, q_heads = 6, kv_heads = 2, head_dim = 32, rotary_dim = 32, intermediate = 160, vocab = 203;
@@ -23,6 +26,8 @@ struct TinyConfig {
   float attention_softcap = 0, final_softcap = 0;
   int window = 0;         // of the odd layers, which then form group 1
   int experts = 0, top_k = 2;  // a mixture in place of the MLP
+  TinyMixture mixture = TinyMixture::kGptOss;
+  bool gemma4 = false;  // values are normed, and in group 0 they are the keys; MLPs scale the residual
   int window_head_dim = 0;  // of group 1, where it differs
   bool gated = false;       // attention outputs
   int recurrent = 0;        // layers by the gated delta rule in front of each that attends
@@ -77,6 +82,7 @@ inline std::vector<std::byte> random_stored(Format format, int64_t rows, int64_t
       case Format::kMXFP4:  // 2^-e / 3, the deviation of the codes being 2.9
         *block = static_cast<std::byte>(125 - std::ilogb(std::sqrt(static_cast<float>(cols))));
         break;
+      case Format::kNVFP4: *block = static_cast<std::byte>(0x30 + rng() % 16); break;  // 0.5 to 1.9
       case Format::kU8: break;
       case Format::kF8E4M3: *block &= std::byte{0xbf}; break;  // below 2: the scales make the rest
     }
@@ -115,9 +121,10 @@ class TinyModel {
     in.norm = norm(c.hidden, true);
     in.q = weight(c.format, c.q_heads * dim, c.hidden, c.bias);
     in.k = weight(c.format, c.kv_heads * dim, c.hidden, c.bias);
-    in.v = weight(c.down_format, c.kv_heads * dim, c.hidden, c.bias);
+    if (!c.gemma4 || group != 0) in.v = weight(c.down_format, c.kv_heads * dim, c.hidden, c.bias);
     in.q_norm = norm(dim, c.qk_norm);
     in.k_norm = norm(dim, c.qk_norm);
+    in.v_norm = norm(dim, c.gemma4);
     const int rotary = std::min(c.rotary_dim, dim);
     in.rope = {floats(rotary / 2, [&](int i) { return std::pow(1000.0f + 9000.0f * static_cast<float>(group), -2.0f * static_cast<float>(i) / static_cast<float>(rotary)); }),
                rotary, 1.0f, group};
@@ -141,6 +148,7 @@ class TinyModel {
     mlp.down = weight(c.down_format, c.hidden, c.intermediate);
     mlp.activation = c.gelu ? Activation::kGeluTanh : Activation::kSilu;
     mlp.post_norm = norm(c.hidden, c.post_norm);
+    if (c.gemma4) mlp.out_scale = floats(1, [](int) { return 0.7f; });
     blocks.push_back(mlp);
   }
 
@@ -167,12 +175,27 @@ class TinyModel {
     const TinyConfig& c = config_;
     MoeBlock moe;
     moe.norm = norm(c.hidden, true);
-    moe.router = weight(Format::kF32, c.experts, c.hidden, true);
+    const bool gemma = c.mixture == TinyMixture::kGemma, qwen = c.mixture == TinyMixture::kQwen;
+    moe.router = weight(Format::kF32, c.experts, c.hidden, !gemma && !qwen);
     moe.gate = experts(c.format, c.intermediate, c.hidden);
     moe.up = experts(c.format, c.intermediate, c.hidden);
     moe.down = experts(c.down_format, c.hidden, c.intermediate);
     moe.top_k = c.top_k;
-    moe.activation.limit = 1.5f;
+    moe.clamped.limit = 1.5f;
+    if (gemma || qwen) {
+      moe.activation = moe.dense.activation = gemma ? Activation::kGeluTanh : Activation::kSilu;
+      moe.dense.gate = weight(c.format, c.intermediate + 32, c.hidden);
+      moe.dense.up = weight(c.format, c.intermediate + 32, c.hidden);
+      moe.dense.down = weight(c.down_format, c.hidden, c.intermediate + 32);
+      if (qwen) moe.dense.share = weight(Format::kBF16, 1, c.hidden);
+    }
+    if (gemma) {
+      for (Norm* n : {&moe.router_norm, &moe.experts_post_norm, &moe.dense.norm, &moe.dense.post_norm, &moe.post_norm}) {
+        *n = norm(c.hidden, true);
+      }
+      moe.expert_scale = floats(c.experts, [&](int) { return 1.0f + random(0.3f); });
+      moe.out_scale = floats(1, [](int) { return 0.7f; });
+    }
     blocks.push_back(moe);
   }
 
@@ -185,8 +208,11 @@ class TinyModel {
                               .bytes = stored.size()};
       if (e == 0) {
         out.stride = static_cast<int64_t>((*backend_.packed_bytes(tensor) + 63) / 64 * 64);
-        out.first = {format, rows, cols, claim(static_cast<size_t>(out.stride * out.count)),
-                     floats(rows * out.count, [&](int) { return random(0.3f); })};
+        out.first = {format, rows, cols, claim(static_cast<size_t>(out.stride * out.count))};
+        if (config_.mixture == TinyMixture::kGptOss) {
+          out.first.bias = floats(rows * out.count, [&](int) { return random(0.3f); });
+        }
+        add_scales(&out.first, out.count);
       }
       CHECK(backend_.pack(tensor, const_cast<void*>(out.of(e).data)).ok());
     }
@@ -220,12 +246,17 @@ class TinyModel {
     void* data = claim(*bytes);
     CHECK(backend_.pack(tensor, data).ok());
     Weight w{format, rows, cols, data, bias ? floats(rows, [&](int) { return random(0.3f); }) : nullptr};
-    if (format != Format::kF8E4M3) return w;
-    w.scale_cols = rows % 2 == 0 ? cols : 128;
-    const int64_t per_row = (cols + w.scale_cols - 1) / w.scale_cols;
-    const float size = 4.0f / std::sqrt(static_cast<float>(cols));
-    w.scale = floats(rows * per_row, [&](int i) { return size * (0.5f + 0.01f * static_cast<float>(i % 100)); });
+    add_scales(&w, 1);
     return w;
+  }
+
+  // Those of `count` matrices, where the format has any.
+  void add_scales(Weight* w, int64_t count) {
+    if (w->format != Format::kF8E4M3 && w->format != Format::kNVFP4) return;
+    w->scale_cols = w->rows % 2 == 0 || w->format == Format::kNVFP4 ? w->cols : 128;
+    const float size = (w->format == Format::kNVFP4 ? 0.3f : 4.0f) / std::sqrt(static_cast<float>(w->cols));
+    w->scale = floats(count * w->rows * w->scales_per_row(),
+                      [&](int i) { return size * (0.5f + 0.01f * static_cast<float>(i % 100)); });
   }
 
   struct Line {

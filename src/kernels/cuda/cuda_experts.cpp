@@ -52,7 +52,7 @@ void CudaExperts::run(const MoeBlock& b, const StepRows& rows, bool normed, cons
   ExpertParams up = common, down = common;
   up.x = many ? s.gathered : s.normed, up.token = many ? nullptr : s.routing.token;
   up.factor_of = s.routing.token, up.factor = s.routing.factor;
-  up.alpha = b.activation.alpha, up.limit = b.activation.limit;
+  up.alpha = b.clamped.alpha, up.limit = b.clamped.limit;
   up.gated_out = s.gated;
   multiply(b.gate, &b.up, up, many, stream);
   down.x = s.gated, down.out = s.y;

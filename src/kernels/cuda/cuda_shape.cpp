@@ -31,6 +31,10 @@ std::string experts_unsupported(const MoeBlock& moe) {
     return std::to_string(moe.top_k) + " of " + std::to_string(moe.router.rows) + " experts; at most " +
            std::to_string(kMostTopK) + " of " + std::to_string(kMostExperts);
   }
+  if (!moe.plain() || moe.router_norm.weight != nullptr || moe.expert_scale != nullptr ||
+      moe.activation != Activation::kClampedSwiglu || moe.gate.first.scale != nullptr) {
+    return "experts of another kind than gpt-oss's";
+  }
   if (moe.gate.first.format != moe.up.first.format) return "experts whose gate and up are stored in different formats";
   if (moe.router.cols % 8 != 0 || moe.down.first.cols % 8 != 0) return "experts of a width that is no multiple of 8";
   return "";
@@ -61,6 +65,12 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
     if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       if (const Status status = check_moe(*moe); !status.ok()) return fail(status);
       if (const std::string why = experts_unsupported(*moe); !why.empty()) return refuse(why);
+    }
+    if (const auto* in = std::get_if<AttnInBlock>(&block); in && (in->v_norm.weight != nullptr || in->v.rows == 0)) {
+      return refuse("values that are normed, or keys that double as values");
+    }
+    if (const auto* mlp = std::get_if<MlpBlock>(&block); mlp && mlp->out_scale != nullptr) {
+      return refuse("a scale on the residual stream");
     }
     for_each_product(block, count);
     if (const auto* out = std::get_if<AttnOutBlock>(&block)) {

@@ -48,7 +48,7 @@ constexpr std::optional<WeightForm> form_of(Format format) {
     case Format::kF8E4M3: return WeightForm::kFp8;
     case Format::kQ4_0: case Format::kQ4_1: case Format::kQ4_K: return WeightForm::kInt4;
     case Format::kQ5_0: case Format::kQ5_1: case Format::kQ5_K: case Format::kQ6_K: case Format::kQ8_0: return WeightForm::kInt8;
-    case Format::kF32: case Format::kMXFP4: case Format::kU8: break;
+    case Format::kF32: case Format::kMXFP4: case Format::kNVFP4: case Format::kU8: break;
   }
   return std::nullopt;
 }

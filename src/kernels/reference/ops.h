@@ -43,7 +43,7 @@ struct DeltaToken {
 void gated_delta(const GatedDeltaBlock& block, const DeltaToken& token, float* conv_state, float* state, float* out);
 
 float clamped_swiglu(const ClampedSwiglu& activation, float gate, float up);
-float activate(Activation activation, float x);
+float activate(Activation activation, float x);  // kSilu or kGeluTanh
 float sigmoid(float x);
 float softcap(float cap, float x);  // cap 0: x
 

@@ -1,6 +1,7 @@
 // The reference backend: every block of kernels/blocks.h as a composition of small operations, in the order the comments
 // of that header give. It defines the answer; it does not try to be fast.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/arena.h"
@@ -16,6 +17,7 @@ namespace {
 // Working arrays of a step, all fp32.
 struct Scratch {
   float *x, *normed, *q, *k, *v, *attended, *q_gate, *gate, *up, *y, *weight_row, *logits, *router, *expert_weights;
+  float* mixed;
   float *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_out;
   int32_t* expert_ids;
   std::byte* sampler;
@@ -41,6 +43,7 @@ struct Scratch {
     expert_weights = arena.take<float>(w.top_k);
     expert_ids = arena.take<int32_t>(w.top_k);
     y = arena.take<float>(tokens * w.hidden);
+    mixed = arena.take<float>(w.hidden);
     weight_row = arena.take<float>(w.max_cols);
     logits = arena.take<float>(limits.max_rows * w.vocab);
     sampler = arena.take<std::byte>(static_cast<int64_t>(sampler_scratch_bytes(limits.vocab)));
@@ -155,10 +158,11 @@ class ReferenceBackend : public HostBackend {
     for (int64_t t = 0; t < tokens; ++t) reference::rms_norm(norm, x + t * width, width, out + t * width);
   }
 
-  void add_to_residual(const Norm& post_norm, int64_t tokens) {
+  void add_to_residual(const Norm& post_norm, int64_t tokens, const float* out_scale = nullptr) {
     const Scratch& s = *scratch_;
     norm_tokens(post_norm, s.y, tokens, widths_.hidden, s.y);
-    for (int64_t i = 0; i < tokens * widths_.hidden; ++i) s.x[i] += s.y[i];
+    const float scale = out_scale != nullptr ? *out_scale : 1.0f;
+    for (int64_t i = 0; i < tokens * widths_.hidden; ++i) s.x[i] = (s.x[i] + s.y[i]) * scale;
   }
 
   void run(const EmbedBlock& block, const Batch& batch) {
@@ -175,7 +179,11 @@ class ReferenceBackend : public HostBackend {
     norm_tokens(block.norm, s.x, batch.num_tokens, widths_.hidden, s.normed);
     reference::matmul(block.q, s.normed, batch.num_tokens, s.q, block.q.rows, s.weight_row);
     reference::matmul(block.k, s.normed, batch.num_tokens, s.k, block.k.rows, s.weight_row);
-    reference::matmul(block.v, s.normed, batch.num_tokens, s.v, block.v.rows, s.weight_row);
+    if (block.v.rows > 0) {
+      reference::matmul(block.v, s.normed, batch.num_tokens, s.v, block.k.rows, s.weight_row);
+    } else {
+      std::copy_n(s.k, batch.num_tokens * block.k.rows, s.v);
+    }
     reference::matmul(block.gate, s.normed, batch.num_tokens, s.q_gate, block.gate.rows, s.weight_row);
     const KvGroupView& kv = batch.groups[block.group];
     const int64_t dim = block.head_dim;
@@ -189,8 +197,10 @@ class ReferenceBackend : public HostBackend {
         float* k = s.k + token * block.k.rows + h * dim;
         reference::rms_norm(block.k_norm, k, dim, k);
         reference::rope(block.rope, position, k);
+        float* v = s.v + token * block.k.rows + h * dim;
+        reference::rms_norm(block.v_norm, v, dim, v);
         reference::write_kv(kv, block.layer, row.slot, position, 0, h, k);
-        reference::write_kv(kv, block.layer, row.slot, position, 1, h, s.v + token * block.v.rows + h * dim);
+        reference::write_kv(kv, block.layer, row.slot, position, 1, h, v);
       }
     });
   }
@@ -269,31 +279,62 @@ class ReferenceBackend : public HostBackend {
       s.gate[i] = reference::activate(block.activation, s.gate[i]) * s.up[i];
     }
     reference::matmul(block.down, s.gate, batch.num_tokens, s.y, widths_.hidden, s.weight_row);
-    add_to_residual(block.post_norm, batch.num_tokens);
+    add_to_residual(block.post_norm, batch.num_tokens, block.out_scale);
   }
 
   void run(const MoeBlock& block, const Batch& batch) {
     const Scratch& s = *scratch_;
     const int64_t hidden = widths_.hidden;
-    norm_tokens(block.norm, s.x, batch.num_tokens, hidden, s.normed);
     for (int64_t token = 0; token < batch.num_tokens; ++token) {
-      const float* input = s.normed + token * hidden;
-      reference::matmul(block.router, input, 1, s.router, block.router.rows, s.weight_row);
+      float* x = s.x + token * hidden;
+      reference::rms_norm(block.norm, x, hidden, s.normed);
+      reference::rms_norm(block.router_norm.weight != nullptr ? block.router_norm : block.norm, x, hidden, s.y);
+      reference::matmul(block.router, s.y, 1, s.router, block.router.rows, s.weight_row);
       reference::route(s.router, block.router.rows, block.top_k, s.expert_ids, s.expert_weights);
+      std::fill_n(s.mixed, hidden, 0.0f);
       for (int i = 0; i < block.top_k; ++i) {
-        add_expert(block, s.expert_ids[i], s.expert_weights[i], input, s.x + token * hidden);
+        const int32_t expert = s.expert_ids[i];
+        const float factor = block.expert_scale != nullptr ? block.expert_scale[expert] : 1.0f;
+        add_expert(block, expert, s.expert_weights[i] * factor, s.normed, s.mixed);
       }
+      reference::rms_norm(block.experts_post_norm, s.mixed, hidden, s.mixed);
+      if (block.dense.present()) add_dense(block.dense, s.normed, x, s.mixed);
+      reference::rms_norm(block.post_norm, s.mixed, hidden, s.mixed);
+      const float scale = block.out_scale != nullptr ? *block.out_scale : 1.0f;
+      for (int64_t i = 0; i < hidden; ++i) x[i] = (x[i] + s.mixed[i]) * scale;
     }
   }
 
-  void add_expert(const MoeBlock& block, int64_t expert, float weight, const float* input, float* x) {
+  void add_expert(const MoeBlock& block, int64_t expert, float weight, const float* input, float* out) {
     const Scratch& s = *scratch_;
     const int64_t rows = block.gate.first.rows;
     reference::matmul(block.gate.of(expert), input, 1, s.gate, rows, s.weight_row);
     reference::matmul(block.up.of(expert), input, 1, s.up, rows, s.weight_row);
-    for (int64_t i = 0; i < rows; ++i) s.gate[i] = reference::clamped_swiglu(block.activation, s.gate[i], s.up[i]);
+    for (int64_t i = 0; i < rows; ++i) {
+      s.gate[i] = block.activation == Activation::kClampedSwiglu
+                      ? reference::clamped_swiglu(block.clamped, s.gate[i], s.up[i])
+                      : reference::activate(block.activation, s.gate[i]) * s.up[i];
+    }
     reference::matmul(block.down.of(expert), s.gate, 1, s.y, widths_.hidden, s.weight_row);
-    for (int64_t i = 0; i < widths_.hidden; ++i) x[i] += weight * s.y[i];
+    for (int64_t i = 0; i < widths_.hidden; ++i) out[i] += weight * s.y[i];
+  }
+
+  // `normed` is the experts' input; it is used up.
+  void add_dense(const DenseBranch& dense, float* normed, const float* x, float* out) {
+    const Scratch& s = *scratch_;
+    const int64_t rows = dense.gate.rows, hidden = widths_.hidden;
+    float share = 1.0f;
+    if (dense.share.rows > 0) {
+      reference::matmul(dense.share, normed, 1, &share, 1, s.weight_row);
+      share = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(share))));
+    }
+    if (dense.norm.weight != nullptr) reference::rms_norm(dense.norm, x, hidden, normed);
+    reference::matmul(dense.gate, normed, 1, s.gate, rows, s.weight_row);
+    reference::matmul(dense.up, normed, 1, s.up, rows, s.weight_row);
+    for (int64_t i = 0; i < rows; ++i) s.gate[i] = reference::activate(dense.activation, s.gate[i]) * s.up[i];
+    reference::matmul(dense.down, s.gate, 1, s.y, hidden, s.weight_row);
+    reference::rms_norm(dense.post_norm, s.y, hidden, s.y);
+    for (int64_t i = 0; i < hidden; ++i) out[i] += share * s.y[i];
   }
 
   void run(const HeadBlock& block, const Batch& batch) {
