@@ -1,10 +1,11 @@
-// Where a checkpoint keeps the matrices of a mixture's experts, in any of three spellings, and one expert's rows of it.
+// Where a checkpoint keeps the matrices of a mixture's experts, in any of five spellings, and one expert's rows of it.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
+#include "model/matrix_source.h"
 #include "model/model_config.h"
 #include "weights/checkpoint.h"
 
@@ -12,34 +13,42 @@ namespace tailrace {
 
 enum class ExpertPart : uint8_t { kGate, kUp, kDown };
 
-// One of the three matrices of every expert of a layer:
-//   GGUF           experts.{gate,up,down}_proj.weight [experts, rows, cols], .bias [experts, rows]
-//   MXFP4          experts.{gate_up,down}_proj_blocks U8 [experts, rows, cols / 32, 16], _scales U8 without the 16
-//   16 bits        experts.{gate_up,down}_proj [experts, cols, rows], x from the left
-// The last two have biases experts.{gate_up,down}_proj_bias [experts, rows]; rows of gate_up are gate's, up's in turn.
+// One of the three matrices of every expert of a layer, E being experts_name:
+//   each its own   E.0.{gate,up,down}_proj.weight [rows, cols] and so on, as find_matrix has them
+//   GGUF           E.{gate,up,down}_proj.weight [experts, rows, cols], .bias [experts, rows]
+//   MXFP4          E.{gate_up,down}_proj_blocks U8 [experts, rows, cols / 32, 16], _scales U8 without the 16
+//   16 bits        E.{gate_up,down}_proj [experts, cols, rows], x from the left
+//   16 bits        E.{gate_up,down}_proj [experts, rows, cols] (expert_halves)
+// Biases of the last three are E.{gate_up,down}_proj_bias [experts, rows]. Rows of gate_up are gate's and up's in turn,
+// or in the last spelling all of gate's, then all of up's.
 struct ExpertSource {
-  TensorView values, scales, bias;          // scales: of the second spelling only
+  std::vector<MatrixSource> each;           // the first spelling; the tensors below are then unset
+  TensorView values, scales, bias;          // scales: MXFP4's; bias without a name where there are none
   Format format = Format::kF32;             // of an expert's rows, as copy_expert gives them
   int64_t experts = 0, rows = 0, cols = 0;  // of one matrix
   int64_t first_row = 0, row_step = 1;      // row r is stored row first_row + r * row_step
+  int64_t stored_rows = 0;                  // of one expert in its tensor
   bool transposed = false;
 
+  // The tensors that one expert's rows are read from, cut to that expert.
+  std::vector<TensorView> stored(int64_t expert) const;
   // Whether the rows lie in the file as copy_expert would write them.
-  bool in_place() const { return row_step == 1 && !transposed && scales.name.empty(); }
+  bool in_place() const;
+  bool scaled() const { return !each.empty() && each[0].scaled(); }
 };
 
 // kDataLoss names a tensor that is missing, misshapen or of a type that does not belong there.
 Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer,
                                     ExpertPart part);
 
-// What find_experts would describe for random weights: MXFP4 where the configuration says so, else BF16. No data.
+// What find_experts would describe for random weights in the planned format. No data.
 ExpertSource dummy_experts(const ModelConfig& config, int32_t layer, ExpertPart part);
-
-// The stored bytes of one expert, those of all parts that share a tensor.
-TensorView expert_slice(const TensorView& tensor, int64_t experts, int64_t expert);
 
 // Rows of expert `expert` in source.format: rows * stored_row_bytes(format, cols) bytes.
 void copy_expert(const ExpertSource& source, int64_t expert, std::byte* out);
+
+// kDataLoss if a value or a scale in those rows is not finite, where the format has such.
+Status check_expert(const ExpertSource& source, int64_t expert, const std::byte* rows);
 
 // This part's biases [experts, rows] from the stored ones.
 std::vector<float> part_of_biases(const ExpertSource& source, const std::vector<float>& stored);

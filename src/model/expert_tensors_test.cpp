@@ -1,9 +1,10 @@
-// The three spellings of experts' matrices, and what a broken checkpoint is told.
+// The spellings of experts' matrices, and what a broken checkpoint is told.
 #include "model/expert_tensors.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -25,7 +26,9 @@ ModelConfig tiny_config(bool mxfp4) {
   config.experts = kExperts;
   config.experts_per_token = 1;
   config.hidden = kHidden;
-  config.intermediate = kWidth;
+  config.intermediate = config.expert_intermediate = kWidth;
+  config.expert_bias = true;
+  config.experts_name = "mlp.experts";
   config.layers = 1;
   config.quantization.mxfp4 = mxfp4;
   return config;
@@ -63,6 +66,24 @@ class ExpertTensors : public ::testing::Test {
     add("gate_up_proj_blocks", "U8", {kExperts, 2 * kRows, 1, 16}, blocks);
     add("gate_up_proj_scales", "U8", {kExperts, scale_rows, 1}, scales);
     add_bf16("gate_up_proj_bias", {kExperts, 2 * kRows});
+  }
+  // Gate of every expert in NVFP4: value 0 of row r of expert e is 6 * (1 + r) * 2^e (in compressed-tensors' spelling the
+  // scale divides), all others are 0.
+  void add_nvfp4(bool compressed) {
+    for (int e = 0; e < kExperts; ++e) {
+      const std::string module = std::to_string(e) + ".gate_proj.weight";
+      std::string values(kRows * kHidden / 2, '\0'), blocks(kRows * kHidden / 16, '\0');
+      for (int row = 0; row < kRows; ++row) {
+        values[row * kHidden / 2] = '\x07';
+        blocks[row * kHidden / 16] = static_cast<char>(float_to_e4m3(static_cast<float>(1 + row)));
+      }
+      const auto scale = static_cast<float>(compressed ? std::ldexp(1.0, -e) : std::ldexp(1.0, e));
+      add(module + (compressed ? "_packed" : ""), "U8", {kRows, kHidden / 2}, values);
+      add(module + "_scale", "F8_E4M3", {kRows, kHidden / 16}, blocks);
+      add(module + (compressed ? "_global_scale" : "_scale_2"), "F32",
+          compressed ? std::vector<int64_t>{1} : std::vector<int64_t>{},
+          std::string(reinterpret_cast<const char*>(&scale), 4));
+    }
   }
   std::shared_ptr<Checkpoint> open() {
     const std::string text = header_.dump();
@@ -126,6 +147,88 @@ TEST_F(ExpertTensors, bf16_is_turned) {
   for (int row = 0; row < kWidth; ++row) {
     for (int k = 0; k < kHidden; ++k) EXPECT_EQ(values[row * kHidden + k], (kHidden + k) * 2 * kWidth + 2 * row + 1);
   }
+}
+
+ModelConfig unbiased_config() {
+  ModelConfig config = tiny_config(false);
+  config.expert_bias = false;
+  config.quantization.by_tensor = true;
+  return config;
+}
+
+class ExpertsInNvfp4 : public ExpertTensors, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Spellings, ExpertsInNvfp4, ::testing::Bool());
+
+TEST_P(ExpertsInNvfp4, each_has_its_own_tensors_and_scale) {
+  add_nvfp4(GetParam());
+  const auto checkpoint = open();
+  const auto source = find_experts(*checkpoint, unbiased_config(), 0, ExpertPart::kGate);
+  ASSERT_TRUE(source.has_value()) << source.error().message();
+  EXPECT_EQ(source->format, Format::kNVFP4);
+  EXPECT_TRUE(source->scaled() && !source->in_place());
+  for (int e = 0; e < kExperts; ++e) {
+    std::vector<std::byte> rows(kRows * 18);
+    copy_expert(*source, e, rows.data());
+    EXPECT_TRUE(check_expert(*source, e, rows.data()).ok());
+    float stored, values[kHidden];
+    std::memcpy(&stored, source->each[e].scales.data, 4);
+    const std::vector<float> scales = scales_of(source->each[e], {stored});
+    ASSERT_EQ(scales.size(), size_t{kRows});
+    for (int row = 0; row < kRows; ++row) {
+      ASSERT_TRUE(dequantize_row(Format::kNVFP4, rows.data() + row * 18, kHidden, values).ok());
+      EXPECT_EQ(values[0] * scales[row], 6 * (1 + row) * std::ldexp(1.0f, e));
+      for (int k = 1; k < kHidden; ++k) EXPECT_EQ(values[k], 0.0f);
+    }
+  }
+}
+
+TEST_P(ExpertsInNvfp4, what_is_missing_or_unlike_is_named) {
+  const auto gate = [&](const char* suffix) { return kPrefix + "1.gate_proj.weight" + suffix; };
+  const auto error_of = [&] {
+    const auto found = find_experts(*open(), unbiased_config(), 0, ExpertPart::kGate);
+    return found ? "found" : found.error().message();
+  };
+  const std::string scale = gate(GetParam() ? "_global_scale" : "_scale_2");
+  add_nvfp4(GetParam());
+  const auto whole = header_;
+  const auto rename = [&](const std::string& name) {  // the bytes stay, so that the file is whole
+    header_ = whole;
+    const auto entry = header_.at(name);
+    header_.erase(name);
+    header_["other"] = entry;
+  };
+  rename(scale);
+  EXPECT_EQ(error_of(), "missing tensors: " + scale);
+  rename(gate("_scale"));
+  EXPECT_EQ(error_of(), "missing tensors: " + gate("_scale"));
+  header_ = whole;
+  header_[gate("_scale")]["dtype"] = "U8";
+  EXPECT_EQ(error_of(), "tensor " + gate("_scale") + " is U8 instead of F8_E4M3");
+  if (GetParam()) return;
+  rename(gate(""));
+  add_bf16("1.gate_proj.weight", {kRows, kHidden});
+  EXPECT_EQ(error_of(), "tensor " + gate("") + " is BF16, though " + gate("_scale_2") + " is there");
+  for (const char* suffix : {"_scale", "_scale_2"}) {
+    const auto entry = header_.at(gate(suffix));
+    header_.erase(gate(suffix));
+    header_[std::string("unlike") + suffix] = entry;
+  }
+  EXPECT_EQ(error_of(), "tensor " + gate("") + " is BF16, though expert 0's is NVFP4");
+}
+
+TEST_F(ExpertTensors, halves_of_one_tensor_are_gate_and_up) {
+  add_bf16("gate_up_proj", {kExperts, 2 * kWidth, kHidden});
+  const auto checkpoint = open();
+  ModelConfig config = unbiased_config();
+  config.expert_halves = true;
+  const auto source = find_experts(*checkpoint, config, 0, ExpertPart::kUp);
+  ASSERT_TRUE(source.has_value()) << source.error().message();
+  EXPECT_FALSE(source->in_place());
+  std::vector<std::byte> rows(kWidth * kHidden * 2);
+  copy_expert(*source, 1, rows.data());
+  std::vector<float> values(kWidth * kHidden);
+  ASSERT_TRUE(dequantize_row(Format::kBF16, rows.data(), kWidth * kHidden, values.data()).ok());
+  for (int i = 0; i < kWidth * kHidden; ++i) EXPECT_EQ(values[i], 3 * kWidth * kHidden + i);
 }
 
 TEST_F(ExpertTensors, what_is_wrong_is_named) {

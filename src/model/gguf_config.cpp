@@ -96,6 +96,9 @@ void read_sizes(Metadata& metadata, const GgufFile& gguf, ModelConfig* config) {
     config->experts_per_token = static_cast<int32_t>(metadata.integer("expert_used_count", 4096));
     config->intermediate = metadata.integer_or("expert_feed_forward_length", config->intermediate, 1 << 20);
     config->sinks = true;
+    config->experts_name = "mlp.experts";
+    config->expert_bias = true;
+    config->expert_intermediate = config->intermediate;
     if (config->experts == 0) metadata.fault(StatusCode::kDataLoss, metadata.key("expert_count") + " is 0");
   } else if (metadata.integer_or("expert_count", 0, 1 << 20) > 0) {
     metadata.fault(StatusCode::kUnsupported, "mixtures of experts of this architecture are not supported (gpt-oss is)");

@@ -222,7 +222,9 @@ void read_gemma(ConfigFields& fields, ModelConfig* config) {
 }
 
 void read_gpt_oss(ConfigFields& fields, ModelConfig* config) {
-  config->sinks = true;
+  config->sinks = config->expert_bias = true;
+  config->experts_name = "mlp.experts";
+  config->expert_intermediate = config->intermediate;
   const int64_t experts = fields.integer_or("num_experts", 128, 1, 4096);
   config->experts = static_cast<int32_t>(fields.integer_or("num_local_experts", experts, 1, 4096));
   const int64_t chosen = fields.integer_or("experts_per_token", 4, 1, 4096);
@@ -268,8 +270,7 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   ModelConfig config;
   config.architecture = family->architecture;
   for (const ConfigFields* holder : {&top, &fields}) {
-    const bool read = config.quantization.fp8 || config.quantization.mxfp4;
-    if (read || !holder->has("quantization_config")) continue;
+    if (config.quantization.any() || !holder->has("quantization_config")) continue;
     auto quantization = parse_quantization((holder == &top ? json : *text)["quantization_config"], source);
     if (!quantization) return fail(quantization.error());
     config.quantization = std::move(*quantization);

@@ -94,6 +94,9 @@ Status check_model_config(const ModelConfig& config, const std::string& source) 
     return bad(std::to_string(config.experts_per_token) + " of " + std::to_string(config.experts) +
                " experts a token is out of range");
   }
+  if (config.experts > 0 && (config.expert_intermediate < 1 || config.expert_intermediate > 1 << 20)) {
+    return bad("the experts' intermediate size is out of range");
+  }
   if (!(config.expert_activation.limit > 0)) return bad("the limit of the experts' activation is not positive");
   if (config.q_heads % config.kv_heads != 0) {
     return bad(std::to_string(config.q_heads) + " attention heads are no multiple of " +

@@ -83,10 +83,14 @@ struct ModelConfig {
   Activation activation = Activation::kSilu;
   bool mlp_bias = false;              // {gate,up,down}_proj.bias exist
 
-  // Mixture of experts in place of every MLP, with biases; `intermediate` is an expert's
+  // Mixture of experts in place of every MLP, or beside it
   int32_t experts = 0;                // 0: none
   int32_t experts_per_token = 0;      // 1..experts
-  ClampedSwiglu expert_activation;
+  int64_t expert_intermediate = 0;    // an expert's gate and up are [expert_intermediate, hidden]
+  bool expert_bias = false;           // every expert's matrices have biases
+  bool expert_halves = false;         // one tensor of gate and up: gate's rows first; else rows in turn, x from the left
+  std::string experts_name;           // within a layer: "mlp.experts" or "experts"
+  ClampedSwiglu expert_activation;    // of gpt-oss; all others take `activation`
 
   bool tied_embeddings = false;       // the head is model.embed_tokens.weight
   float embed_scale = 1.0f;           // multiplies embeddings; Gemma: sqrt(hidden) rounded to bfloat16

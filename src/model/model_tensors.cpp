@@ -53,6 +53,39 @@ std::string listed(const std::vector<std::string>& names) {
   return out;
 }
 
+// The names of the tensors that a parameter is read from go to `used`.
+TensorFault check_parameter(const Checkpoint& checkpoint, const Quantization& quantization, const ModelTensor& wanted,
+                            std::set<std::string>* used) {
+  TensorFinder finder(checkpoint);
+  if (wanted.shape.size() == 2) {
+    const MatrixSource source = find_matrix(finder, quantization, wanted.name, wanted.shape[0], wanted.shape[1]);
+    used->insert({wanted.name, source.values.name, source.block_scales.name, source.scales.name});
+    return finder.fault();
+  }
+  const Format format = finder.get(wanted.name, wanted.shape).format;
+  used->insert(wanted.name);
+  if (finder.ok() && format == Format::kU8) {
+    finder.add_fault(TensorFault::Kind::kOther, wanted.name + " is U8, bytes without a meaning of their own");
+  } else if (finder.ok() && format == Format::kF8E4M3) {
+    finder.add_fault(TensorFault::Kind::kOther, wanted.name + " is F8_E4M3, which has no meaning without scales");
+  }
+  return finder.fault();
+}
+
+Status check_experts(const Checkpoint& checkpoint, const ModelConfig& config, std::set<std::string>* used) {
+  for (int32_t layer = 0; config.experts > 0 && layer < config.layers; ++layer) {
+    for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown}) {
+      const Expected<ExpertSource> source = find_experts(checkpoint, config, layer, part);
+      if (!source) return source.error();
+      used->insert({source->values.name, source->scales.name, source->bias.name});
+      for (const MatrixSource& matrix : source->each) {
+        used->insert({matrix.values.name, matrix.block_scales.name, matrix.scales.name});
+      }
+    }
+  }
+  return Status();
+}
+
 }  // namespace
 
 std::vector<ModelTensor> model_tensors(const ModelConfig& config) {
@@ -64,55 +97,30 @@ std::vector<ModelTensor> model_tensors(const ModelConfig& config) {
 }
 
 Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpoint, const ModelConfig& config) {
-  std::vector<std::string> missing, misshapen, unscaled;
+  std::vector<std::string> missing, misshapen, other;
   const Quantization& quantization = config.quantization;
   std::set<std::string> used = {"rope_freqs.weight"};  // read with the configuration
   for (const ModelTensor& wanted : model_tensors(config)) {
-    used.insert(wanted.name);
-    const TensorView* tensor = checkpoint.find(wanted.name);
-    if (!tensor) {
-      missing.push_back(wanted.name);
-    } else if (tensor->shape != wanted.shape) {
-      misshapen.push_back(wanted.name + " has the shape " + shape_text(tensor->shape) + " instead of " +
-                          shape_text(wanted.shape));
-    } else if (tensor->format == Format::kU8) {
-      unscaled.push_back(wanted.name + " is U8, bytes without a meaning of their own");
-    } else if (tensor->format != Format::kF8E4M3) {
-      if (must_be_fp8(quantization, wanted.name)) {
-        unscaled.push_back(wanted.name + " is " + format_traits(tensor->format).name +
-                           ", though quantization_config does not exempt it");
-      }
-    } else if (!quantization.fp8 || wanted.shape.size() != 2) {
-      unscaled.push_back(wanted.name + " is F8_E4M3, of which quantization_config says nothing");
-    } else if (const TensorView* scale = checkpoint.find(wanted.name + quantization.suffix); !scale) {
-      missing.push_back(wanted.name + quantization.suffix);
-    } else {
-      used.insert(scale->name);
-      const std::string fault = scale_fault(quantization, *scale, wanted.shape[0], wanted.shape[1]);
-      if (!fault.empty()) unscaled.push_back(scale->name + " " + fault);
-    }
+    const TensorFault fault = check_parameter(checkpoint, quantization, wanted, &used);
+    if (fault.kind == TensorFault::Kind::kMissing) missing.push_back(fault.text);
+    if (fault.kind == TensorFault::Kind::kMisshapen) misshapen.push_back(fault.text);
+    if (fault.kind == TensorFault::Kind::kOther) other.push_back(fault.text);
   }
   const auto bad = [&](const std::string& reason) {
     return fail(StatusCode::kDataLoss, checkpoint.path() + ": " + reason);
   };
   if (!missing.empty()) return bad("missing tensors: " + listed(missing));
   if (!misshapen.empty()) return bad("misshapen tensors: " + listed(misshapen));
-  if (!unscaled.empty()) {
-    const size_t more = unscaled.size() - 1;
-    return bad("tensor " + unscaled[0] + (more > 0 ? ", and " + std::to_string(more) + " more like it" : ""));
+  if (!other.empty()) {
+    const size_t more = other.size() - 1;
+    return bad("tensor " + other[0] + (more > 0 ? ", and " + std::to_string(more) + " more like it" : ""));
   }
-  for (int32_t layer = 0; config.experts > 0 && layer < config.layers; ++layer) {
-    for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown}) {
-      const Expected<ExpertSource> source = find_experts(checkpoint, config, layer, part);
-      if (!source) return bad(source.error().message());
-      used.insert({source->values.name, source->scales.name, source->bias.name});
-    }
-  }
+  if (const Status status = check_experts(checkpoint, config, &used); !status.ok()) return bad(status.message());
   std::vector<std::string> unused;
   std::map<std::string, size_t> unneeded;  // by kind and reason
   for (const TensorView& tensor : checkpoint.tensors()) {
     if (used.contains(tensor.name)) continue;
-    if (const char* why = quantization.fp8 ? why_not_used(tensor.name) : nullptr) {
+    if (const char* why = quantization.any() ? why_not_used(tensor.name) : nullptr) {
       ++unneeded["*" + tensor.name.substr(tensor.name.rfind('.')) + " (" + why + "; "];
     } else {
       unused.push_back(tensor.name);

@@ -1,6 +1,7 @@
 #include "model/quantization.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "model/config_fields.h"
 #include "weights/tensor_names.h"
@@ -61,9 +62,17 @@ const nlohmann::json* member(const nlohmann::json& object, const char* key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+// NVFP4, the one 4-bit scheme: blocks of 16, a scale of the tensor.
+void read_four_bits(ConfigFields& w, const std::string& strategy) {
+  if (strategy == "tensor_group" && w.integer_or("group_size", 16, 1, 4096) == 16) return;
+  w.fault(StatusCode::kUnsupported, "4-bit floats other than NVFP4 (strategy 'tensor_group', group_size 16) are not "
+                                    "supported");
+}
+
 void read_compressed_weights(const nlohmann::json& group, ConfigFields& owner, Quantization* out) {
   ConfigFields fields(group, owner.label() + ": config_groups");
-  if (const auto targets = fields.texts("targets"); targets != std::vector<std::string>{"Linear"}) {
+  const auto targets = fields.texts("targets");
+  if (!out->by_tensor && targets != std::vector<std::string>{"Linear"}) {
     fields.fault(StatusCode::kUnsupported, "targets other than [\"Linear\"] are not supported");
   }
   const nlohmann::json* weights = fields.object("weights");
@@ -71,10 +80,15 @@ void read_compressed_weights(const nlohmann::json& group, ConfigFields& owner, Q
   if (!weights) return owner.fault(StatusCode::kUnsupported, "a group without weights is not supported");
   ConfigFields w(*weights, owner.label() + ": weights");
   const std::string strategy = w.text_or("strategy", ""), type = w.text_or("type", "");
-  if (type != "float" || w.integer_or("num_bits", 0, 0, 64) != 8 || !w.flag_or("symmetric", true)) {
-    w.fault(StatusCode::kUnsupported, "only 8-bit symmetric floats are supported");
+  const int64_t bits = w.integer_or("num_bits", 0, 0, 64);
+  const bool good_bits = bits == 8 || (out->by_tensor && bits == 4);
+  if (type != "float" || !good_bits || !w.flag_or("symmetric", true)) {
+    w.fault(StatusCode::kUnsupported, out->by_tensor ? "only symmetric floats of 4 and 8 bits are supported"
+                                                     : "only 8-bit symmetric floats are supported");
   }
-  if (strategy == "channel") {
+  if (bits == 4) {
+    read_four_bits(w, strategy);
+  } else if (strategy == "channel") {
     out->layout = ScaleLayout::kChannel;
   } else if (strategy == "block") {
     out->layout = ScaleLayout::kBlock;
@@ -89,8 +103,11 @@ void read_compressed_weights(const nlohmann::json& group, ConfigFields& owner, Q
 void read_compressed(const nlohmann::json& object, ConfigFields& fields, Quantization* out) {
   out->with_head = true;
   const std::string format = fields.text_or("format", "float-quantized");
-  if (format != "float-quantized" && format != "naive-quantized") {
-    fields.fault(StatusCode::kUnsupported, "format '" + printable(format) + "' is not supported (float-quantized is)");
+  out->by_tensor = format == "nvfp4-pack-quantized" || format == "mixed-precision";
+  out->fp8 = !out->by_tensor;
+  if (out->fp8 && format != "float-quantized" && format != "naive-quantized") {
+    fields.fault(StatusCode::kUnsupported, "format '" + printable(format) + "' is not supported (float-quantized, " +
+                                               "nvfp4-pack-quantized and mixed-precision are)");
   }
   if (const nlohmann::json* sparsity = fields.object("sparsity_config");
       sparsity && !sparsity->empty() && sparsity->value("format", nlohmann::json()) != "dense") {
@@ -100,10 +117,13 @@ void read_compressed(const nlohmann::json& object, ConfigFields& fields, Quantiz
     fields.fault(StatusCode::kUnsupported, "transform_config is not supported");
   }
   const nlohmann::json* groups = fields.object("config_groups");
-  if (!groups || groups->size() != 1 || !groups->begin()->is_object()) {
+  if (!groups || groups->empty() || (groups->size() != 1 && !out->by_tensor)) {
     return fields.fault(StatusCode::kUnsupported, "config_groups other than one group are not supported");
   }
-  read_compressed_weights(*groups->begin(), fields, out);
+  for (const nlohmann::json& group : *groups) {
+    if (!group.is_object()) return fields.fault(StatusCode::kDataLoss, "a group is not an object");
+    read_compressed_weights(group, fields, out);
+  }
   ignore(fields, "ignore", out);
 }
 
@@ -120,10 +140,45 @@ void read_fp8(const nlohmann::json& object, ConfigFields& fields, Quantization* 
   ignore(fields, "ignored_layers", out);
 }
 
-void read_modelopt(ConfigFields& fields, Quantization* out) {
-  if (const std::string algo = fields.text_or("quant_algo", ""); algo != "FP8") {
-    fields.fault(StatusCode::kUnsupported, "quant_algo '" + printable(algo) + "' is not supported (FP8 is)");
+// The format that a ModelOpt algorithm stores matrices in.
+std::optional<Format> format_of_algo(const std::string& algo) {
+  if (algo == "FP8" || algo == "FP8_PB_WO" || algo == "FP8_PER_CHANNEL_PER_TOKEN") return Format::kF8E4M3;
+  if (algo == "NVFP4" || algo == "W4A16_NVFP4") return Format::kNVFP4;
+  return std::nullopt;
+}
+
+// quantized_layers: {module: {quant_algo, group_size}}
+void read_modules(ConfigFields& fields, Quantization* out) {
+  const nlohmann::json* layers = fields.object("quantized_layers");
+  if (!layers) return fields.fault(StatusCode::kDataLoss, "quantized_layers is missing");
+  for (const auto& [name, entry] : layers->items()) {
+    if (!entry.is_object()) return fields.fault(StatusCode::kDataLoss, "quantized_layers: an entry is no object");
+    ConfigFields module(entry, fields.label() + ": quantized_layers: " + printable(name));
+    const std::string algo = module.text_or("quant_algo", "");
+    const std::optional<Format> format = format_of_algo(algo);
+    if (!format || (*format == Format::kNVFP4 && module.integer_or("group_size", 16, 1, 4096) != 16)) {
+      module.fault(StatusCode::kUnsupported, "quant_algo '" + printable(algo) + "' of that group_size is not supported " +
+                                                 "(FP8, and NVFP4 in groups of 16 are)");
+    }
+    fields.fault(module.status());
+    if (!fields.status().ok()) return;
+    out->modules[canonical_hf_name(name)] = *format;
   }
+}
+
+void read_modelopt(ConfigFields& fields, Quantization* out) {
+  const std::string algo = fields.text_or("quant_algo", "");
+  if (algo == "MIXED_PRECISION") {
+    read_modules(fields, out);
+  } else if (algo != "FP8" && format_of_algo(algo) != Format::kNVFP4) {
+    fields.fault(StatusCode::kUnsupported,
+                 "quant_algo '" + printable(algo) + "' is not supported (FP8, NVFP4 and MIXED_PRECISION are)");
+  } else if (algo != "FP8" && fields.integer_or("group_size", 16, 1, 4096) != 16) {
+    fields.fault(StatusCode::kUnsupported, "NVFP4 in groups of another size than 16 is not supported");
+  }
+  out->by_tensor = algo != "FP8";
+  out->fp8 = !out->by_tensor;
+  out->with_head = out->by_tensor;
   ignore(fields, "ignore", out);
   ignore(fields, "exclude_modules", out);
 }
@@ -149,8 +204,8 @@ Expected<Quantization> parse_quantization(const nlohmann::json& object, const st
     ignore(fields, "modules_to_not_convert", &out);
   } else {
     fields.fault(StatusCode::kUnsupported,
-                 "quant_method '" + printable(method) + "' is not supported (8-bit floats of compressed-tensors, fp8 " +
-                     "and modelopt, and mxfp4 are); use another checkpoint or a GGUF file");
+                 "quant_method '" + printable(method) + "' is not supported (floats of compressed-tensors, fp8, " +
+                     "modelopt and mxfp4 are); use another checkpoint or a GGUF file");
   }
   if (!fields.status().ok()) return fail(fields.status());
   return out;
@@ -161,19 +216,36 @@ bool is_exempt(const Quantization& quantization, const std::string& module) {
                      [&](const IgnoredModule& ignored) { return is_ignored(ignored, module); });
 }
 
-bool must_be_fp8(const Quantization& quantization, std::string_view name) {
+Format planned_format(const Quantization& quantization, std::string_view name) {
   constexpr std::string_view kWeight = ".weight";
-  if (!quantization.fp8 || !name.ends_with(kWeight)) return false;
+  if (!(quantization.fp8 || quantization.by_tensor) || !name.ends_with(kWeight)) return Format::kBF16;
   const std::string module(name.substr(0, name.size() - kWeight.size()));
-  if (!module.ends_with("_proj") && !(quantization.with_head && module == "lm_head")) return false;
-  return !is_exempt(quantization, module);
+  for (const auto& [listed, format] : quantization.modules) {
+    if (is_ignored({listed, nullptr}, module)) return format;
+  }
+  const bool listed_only = !quantization.modules.empty();
+  if (listed_only || (!module.ends_with("_proj") && !(quantization.with_head && module == "lm_head"))) {
+    return Format::kBF16;
+  }
+  if (is_exempt(quantization, module)) return Format::kBF16;
+  return quantization.fp8 ? Format::kF8E4M3 : Format::kNVFP4;
 }
 
-int64_t scales_per_row(const Quantization& quantization, int64_t cols) {
-  return quantization.layout == ScaleLayout::kBlock ? (cols + kScaleBlock - 1) / kScaleBlock : 1;
+bool must_be_fp8(const Quantization& quantization, std::string_view name) {
+  return quantization.fp8 && planned_format(quantization, name) == Format::kF8E4M3;
 }
 
-std::string scale_fault(const Quantization& quantization, const TensorView& scale, int64_t rows, int64_t cols) {
+int64_t scales_per_row(ScaleLayout layout, int64_t cols) {
+  return layout == ScaleLayout::kBlock ? (cols + kScaleBlock - 1) / kScaleBlock : 1;
+}
+
+ScaleLayout layout_of(const std::vector<int64_t>& shape, int64_t rows) {
+  using Shape = std::vector<int64_t>;
+  if (shape.empty() || shape == Shape{1}) return ScaleLayout::kTensor;
+  return shape == Shape{rows} || shape == Shape{rows, 1} ? ScaleLayout::kChannel : ScaleLayout::kBlock;
+}
+
+std::string scale_fault(ScaleLayout layout, const TensorView& scale, int64_t rows, int64_t cols) {
   if (scale.format != Format::kF32 && scale.format != Format::kBF16 && scale.format != Format::kF16) {
     return std::string("is ") + format_traits(scale.format).name + " instead of F32, BF16 or F16";
   }
@@ -182,7 +254,7 @@ std::string scale_fault(const Quantization& quantization, const TensorView& scal
   const auto instead = [&](const Shape& wanted) {
     return "has the shape " + shape_text(shape) + " instead of " + shape_text(wanted);
   };
-  switch (quantization.layout) {
+  switch (layout) {
     case ScaleLayout::kTensor:
       return shape.empty() || shape == Shape{1} ? "" : instead({1});
     case ScaleLayout::kChannel:
@@ -194,15 +266,14 @@ std::string scale_fault(const Quantization& quantization, const TensorView& scal
   return shape == blocks ? "" : instead(blocks);
 }
 
-std::vector<float> expand_scales(const Quantization& quantization, const std::vector<float>& stored, int64_t rows,
-                                 int64_t cols) {
-  const int64_t per_row = scales_per_row(quantization, cols);
+std::vector<float> expand_scales(ScaleLayout layout, const std::vector<float>& stored, int64_t rows, int64_t cols) {
+  const int64_t per_row = scales_per_row(layout, cols);
   std::vector<float> out(static_cast<size_t>(rows * per_row));
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = 0; i < per_row; ++i) {
-      const int64_t from = quantization.layout == ScaleLayout::kTensor    ? 0
-                           : quantization.layout == ScaleLayout::kChannel ? row
-                                                                          : row / kScaleBlock * per_row + i;
+      const int64_t from = layout == ScaleLayout::kTensor    ? 0
+                           : layout == ScaleLayout::kChannel ? row
+                                                             : row / kScaleBlock * per_row + i;
       out[row * per_row + i] = stored[from];
     }
   }

@@ -1,7 +1,8 @@
-// What config.json says of a checkpoint's 8-bit matrices, and the tensors of scales that go with them.
+// What config.json says of a checkpoint's quantised matrices, and the layouts of the scales that go with them.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -27,35 +28,46 @@ struct IgnoredModule {
   std::shared_ptr<const std::regex> pattern;  // of "re:...", else null
 };
 
-// F8_E4M3 matrices whose value is stored value * scale; activations are not quantised here, whatever the file proposes.
+// F8_E4M3 matrices whose value is stored value * scale, NVFP4 ones, or MXFP4 experts; activations are not quantised
+// here, whatever the file proposes.
 struct Quantization {
-  bool fp8 = false;
+  bool fp8 = false;          // every projection that is not ignored is F8_E4M3, its scales laid out as `layout` says
   bool mxfp4 = false;        // no 8-bit matrices; those of experts are MXFP4 unless ignored, all else keeps 16 bits
+  bool by_tensor = false;    // NVFP4, and mixtures with it: each matrix is what its tensors are, nothing is demanded
   ScaleLayout layout = ScaleLayout::kTensor;
   std::string suffix;        // of the scales' tensor, after the matrix's name: "_scale" or "_scale_inv"
-  bool with_head = false;    // lm_head is 8-bit too, unless ignored; else the checkpoint may choose
+  bool with_head = false;    // lm_head is quantised too, unless ignored; else the checkpoint may choose
   std::vector<IgnoredModule> ignored;
+  std::map<std::string, Format> modules;  // by_tensor: what the file says of each, '*' allowed; empty: all are NVFP4
+
+  bool any() const { return fp8 || mxfp4 || by_tensor; }
 };
 
-// `object` is quantization_config: compressed-tensors (float-quantized), fp8 (Hugging Face and vLLM) or modelopt (FP8).
-// kUnsupported names what is not computed here; kDataLoss a value that is missing or no number or list.
+// `object` is quantization_config: compressed-tensors (float-quantized, nvfp4-pack-quantized, mixed-precision), fp8
+// (Hugging Face and vLLM), modelopt (FP8, NVFP4, MIXED_PRECISION) or mxfp4. kUnsupported names what is not computed here;
+// kDataLoss a value that is missing or no number or list.
 Expected<Quantization> parse_quantization(const nlohmann::json& object, const std::string& source);
 
 // Whether the scheme's list of exceptions names `module` or something that it is part of.
 bool is_exempt(const Quantization& quantization, const std::string& module);
 
-// Whether the scheme stores the model's tensor `name` as F8_E4M3: projections, and the head if it says so.
+// In which format the scheme stores the model's tensor `name`: F8_E4M3 or NVFP4 projections, and the head if it says so;
+// BF16 all else, and what MXFP4 makes of experts (expert_tensors.h).
+Format planned_format(const Quantization& quantization, std::string_view name);
+// Whether a checkpoint that stores `name` otherwise is broken.
 bool must_be_fp8(const Quantization& quantization, std::string_view name);
 
 // Values of a row of scales for `cols` columns as kernels take them: one, or one per 128 columns.
-int64_t scales_per_row(const Quantization& quantization, int64_t cols);
+int64_t scales_per_row(ScaleLayout layout, int64_t cols);
+
+// The layout that a tensor of scales of this shape has for a matrix of `rows`.
+ScaleLayout layout_of(const std::vector<int64_t>& shape, int64_t rows);
 
 // Empty if `scale` has a shape for a matrix [rows, cols] and a type that scales come in; else what it should be.
-std::string scale_fault(const Quantization& quantization, const TensorView& scale, int64_t rows, int64_t cols);
+std::string scale_fault(ScaleLayout layout, const TensorView& scale, int64_t rows, int64_t cols);
 
 // Stored scales (fp32, one of the layouts above) to [rows, scales_per_row].
-std::vector<float> expand_scales(const Quantization& quantization, const std::vector<float>& stored, int64_t rows,
-                                 int64_t cols);
+std::vector<float> expand_scales(ScaleLayout layout, const std::vector<float>& stored, int64_t rows, int64_t cols);
 
 // Why a tensor that such checkpoints carry is left alone, e.g. for ...input_scale; null: it is not one of those.
 const char* why_not_used(std::string_view name);

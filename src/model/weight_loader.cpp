@@ -13,30 +13,39 @@
 #include "model/model_tensors.h"
 #include "weights/dequantize.h"
 #include "weights/mxfp4.h"
+#include "weights/nvfp4.h"
 
 namespace tailrace {
 namespace {
 
 constexpr size_t kClaimAlign = 256;
-constexpr float kDummyFp8Deviation = 32.0f;  // of stored values: in the middle of E4M3's range, 448 is 14 of it
+constexpr float kDummyScaledDeviation = 32.0f;  // of values with scales apart: mid-range in E4M3, 448 is 14 of it
 
-int64_t rows_of(const TensorView& tensor) { return tensor.shape.size() == 2 ? tensor.shape[0] : 1; }
 int64_t cols_of(const TensorView& tensor) { return tensor.shape.back(); }
 
 // Of a dummy matrix's values: keeps activations finite through many layers.
 float dummy_deviation(int64_t cols) { return 1.0f / std::sqrt(static_cast<float>(cols)); }
 
-// Seeded values in the tensor's format: BF16 or F8_E4M3, normal; MXFP4, all codes alike.
+bool is_scaled(Format format) { return format == Format::kF8E4M3 || format == Format::kNVFP4; }
+
+// Blocks of 4-bit codes that are all alike, each behind its scale.
+void fill_codes(std::byte scale, size_t block_bytes, std::mt19937_64& random, std::vector<std::byte>* bytes) {
+  for (size_t at = 0; at < bytes->size(); at += block_bytes) {
+    const uint64_t codes[2] = {random(), random()};
+    (*bytes)[at] = scale;
+    std::memcpy(bytes->data() + at + 1, codes, block_bytes - 1);
+  }
+}
+
+// Seeded values in the tensor's format: BF16 or F8_E4M3, normal; MXFP4 and NVFP4, all codes alike.
 std::vector<std::byte> dummy_values(const TensorView& tensor, float mean, float deviation, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(mean, deviation);
   std::vector<std::byte> bytes(tensor.bytes);
-  if (tensor.format == Format::kMXFP4) {
-    for (size_t at = 0; at < bytes.size(); at += 17) {
-      const uint64_t codes[2] = {random(), random()};
-      bytes[at] = static_cast<std::byte>(mxfp4_scale_of(deviation));
-      std::memcpy(bytes.data() + at + 1, codes, sizeof codes);
-    }
+  if (tensor.format == Format::kMXFP4 || tensor.format == Format::kNVFP4) {
+    const bool mx = tensor.format == Format::kMXFP4;
+    fill_codes(static_cast<std::byte>(mx ? mxfp4_scale_of(deviation) : nvfp4_scale_of(deviation)),
+               static_cast<size_t>(format_traits(tensor.format).block_bytes), random, &bytes);
     return bytes;
   }
   for (size_t at = 0; at < bytes.size();) {
@@ -62,23 +71,19 @@ void undo_pairwise_order(int64_t head_dim, std::vector<float>* values) {
   }
 }
 
-Status bad_value(const TensorView& tensor, const char* what, size_t at) {
-  return {StatusCode::kDataLoss,
-          "tensor " + printable(tensor.name) + ": " + what + " " + std::to_string(at) + " is not finite"};
+// The packed form of a matrix, without its data.
+TensorView packed_view(const std::string& name, Format format, int64_t rows, int64_t cols, MatrixRole role) {
+  TensorView view;
+  view.name = name;
+  view.format = format;
+  view.shape = {rows, cols};
+  view.bytes = stored_row_bytes(format, cols) * static_cast<size_t>(rows);
+  view.role = role;
+  return view;
 }
 
-// 8-bit floats have no infinity; a NaN is a broken file, and would spread to every token.
-Status check_fp8(const TensorView& tensor) {
-  constexpr size_t kChunk = 4096;
-  const auto is_nan = [](std::byte b) { return (b & std::byte{0x7f}) == std::byte{0x7f}; };
-  for (size_t begin = 0; begin < tensor.bytes; begin += kChunk) {
-    const size_t end = std::min(tensor.bytes, begin + kChunk);
-    bool any = false;
-    for (size_t i = begin; i < end; ++i) any |= is_nan(tensor.data[i]);
-    if (!any) continue;
-    return bad_value(tensor, "value", std::find_if(tensor.data + begin, tensor.data + end, is_nan) - tensor.data);
-  }
-  return {};
+int64_t scale_cols_of(const MatrixSource& source) {
+  return source.layout == ScaleLayout::kBlock ? kScaleBlock : source.cols;
 }
 
 }  // namespace
@@ -90,13 +95,14 @@ WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& conf
       device_(device),
       config_(config),
       dummy_seed_(dummy_seed) {
-  if (!dummy_seed_) return;
   for (const ModelTensor& tensor : model_tensors(config)) {
+    shapes_.emplace(tensor.name, tensor.shape);
+    if (!dummy_seed_ || tensor.shape.size() == 2) continue;
     TensorView view;
     view.name = tensor.name;
-    view.format = must_be_fp8(quantization_, tensor.name) ? Format::kF8E4M3 : Format::kBF16;
+    view.format = Format::kBF16;
     view.shape = tensor.shape;
-    view.bytes = stored_row_bytes(view.format, cols_of(view)) * static_cast<size_t>(rows_of(view));
+    view.bytes = stored_row_bytes(view.format, cols_of(view));
     dummies_.emplace(tensor.name, std::move(view));
   }
 }
@@ -128,28 +134,54 @@ void* WeightLoader::claim(size_t bytes) {
   return memory;
 }
 
+float* WeightLoader::claim_values(int64_t count) {
+  const size_t bytes = sizeof(float) * static_cast<size_t>(count);
+  bytes_by_format_["F32"] += bytes;
+  return static_cast<float*>(claim(bytes));
+}
+
+// Null after a fault.
+std::shared_ptr<const MatrixSource> WeightLoader::find_source(const std::string& name) {
+  const auto shape = shapes_.find(name);
+  CHECK(shape != shapes_.end() && shape->second.size() == 2);
+  const int64_t rows = shape->second[0], cols = shape->second[1];
+  if (dummy_seed_) return std::make_shared<const MatrixSource>(dummy_matrix(quantization_, name, rows, cols));
+  TensorFinder finder(checkpoint_);
+  MatrixSource source = find_matrix(finder, quantization_, name, rows, cols);
+  if (finder.ok()) return std::make_shared<const MatrixSource>(std::move(source));
+  fail_once({StatusCode::kDataLoss, checkpoint_.path() + ": " + finder.fault().status().message()});
+  return nullptr;
+}
+
 Weight WeightLoader::matrix(const std::string& name, const std::string& bias_name, MatrixRole role) {
   if (auto it = matrices_.find(name); it != matrices_.end()) return it->second;
-  const TensorView* found = find(name);
-  if (!found) return {};
-  TensorView view = *found;
-  view.role = role;
-  const TensorView* tensor = &view;
-  CHECK(tensor->shape.size() == 2);
-  auto bytes = backend_.packed_bytes(*tensor);
+  const std::shared_ptr<const MatrixSource> source = find_source(name);
+  if (!source) return {};
+  TensorView view = packed_view(name, source->format, source->rows, source->cols, role);
+  view.data = source->values.data;
+  view.rope_interleaved = source->values.rope_interleaved, view.head_dim = source->values.head_dim;
+  const auto bytes = backend_.packed_bytes(view);
   if (!bytes) {
     fail_once(bytes.error());
     return {};
   }
-  Weight weight{.format = tensor->format, .rows = tensor->shape[0], .cols = tensor->shape[1]};
+  Weight weight{.format = source->format, .rows = source->rows, .cols = source->cols};
   void* memory = claim(*bytes);
   weight.data = memory;
-  bytes_by_format_[format_traits(tensor->format).name] += *bytes;
-  jobs_.push_back(Job{.tensor = *tensor, .packed = memory, .bytes = tensor->bytes});
+  bytes_by_format_[format_traits(source->format).name] += *bytes;
+  jobs_.push_back({.tensor = view, .packed = memory, .bytes = view.bytes, .matrix = source});
   if (!bias_name.empty()) weight.bias = vector(bias_name);
-  if (tensor->format == Format::kF8E4M3) claim_scales(name, &weight);
+  if (source->scaled()) {
+    float* scales = claim_values(source->rows * scales_per_row(source->layout, source->cols));
+    weight.scale = scales, weight.scale_cols = scale_cols_of(*source);
+    add_scales(source, scales);
+  }
   matrices_.emplace(name, weight);
   return weight;
+}
+
+void WeightLoader::add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory) {
+  jobs_.push_back({.tensor = source->scales, .values = memory, .bytes = source->scales.bytes, .matrix = source});
 }
 
 ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
@@ -160,58 +192,44 @@ ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
     return {};
   }
   const auto source = std::make_shared<const ExpertSource>(std::move(*found));
-  TensorView shape = expert_slice(source->values, source->experts, 0);
-  shape.format = source->format;
-  shape.role = MatrixRole::kExpert;
-  shape.shape = {source->rows, source->cols};
-  shape.bytes = stored_row_bytes(source->format, source->cols) * static_cast<size_t>(source->rows);
+  const std::string& name = source->each.empty() ? source->values.name : source->each[0].values.name;
+  const TensorView shape = packed_view(name, source->format, source->rows, source->cols, MatrixRole::kExpert);
   const auto bytes = backend_.packed_bytes(shape);
   if (!bytes) {
     fail_once(bytes.error());
     return {};
   }
-  const size_t stride = (*bytes + 63) / 64 * 64;
-  auto* memory = static_cast<std::byte*>(claim(stride * static_cast<size_t>(source->experts)));
-  auto* bias = static_cast<float*>(claim(sizeof(float) * static_cast<size_t>(source->experts * source->rows)));
-  const std::string kind = std::string(format_traits(source->format).name) + " experts";
-  bytes_by_format_[kind] += stride * static_cast<size_t>(source->experts);
-  bytes_by_format_["F32"] += sizeof(float) * static_cast<size_t>(source->experts * source->rows);
-  for (int64_t expert = 0; expert < source->experts; ++expert) {
-    jobs_.push_back({.tensor = shape, .packed = memory ? memory + stride * expert : nullptr, .bytes = shape.bytes,
-                     .source = source, .expert = expert});
+  const size_t stride = (*bytes + 63) / 64 * 64, all = stride * static_cast<size_t>(source->experts);
+  auto* memory = static_cast<std::byte*>(claim(all));
+  bytes_by_format_[std::string(format_traits(source->format).name) + " experts"] += all;
+  ExpertWeights out{.first = {.format = source->format, .rows = source->rows, .cols = source->cols, .data = memory},
+                    .count = source->experts,
+                    .stride = static_cast<int64_t>(stride)};
+  float* scales = nullptr;
+  const int64_t scale_count = source->scaled() ? source->rows * scales_per_row(source->each[0].layout, source->cols) : 0;
+  if (source->scaled()) {
+    out.first.scale = scales = claim_values(source->experts * scale_count);
+    out.first.scale_cols = scale_cols_of(source->each[0]);
   }
+  for (int64_t e = 0; e < source->experts; ++e) {
+    jobs_.push_back({.tensor = shape, .packed = memory ? memory + stride * e : nullptr, .bytes = shape.bytes,
+                     .source = source, .expert = e});
+    if (!source->scaled()) continue;
+    const std::shared_ptr<const MatrixSource> matrix(source, &source->each[e]);
+    add_scales(matrix, scales != nullptr ? scales + e * scale_count : nullptr);
+  }
+  if (source->bias.name.empty()) return out;
+  float* bias = claim_values(source->experts * source->rows);
+  out.first.bias = bias;
   jobs_.push_back({.tensor = source->bias, .values = bias, .bytes = source->bias.bytes, .source = source});
-  return {.first = {.format = source->format, .rows = source->rows, .cols = source->cols, .data = memory, .bias = bias},
-          .count = source->experts,
-          .stride = static_cast<int64_t>(stride)};
+  return out;
 }
 
-void WeightLoader::claim_scales(const std::string& name, Weight* weight) {
-  const int64_t per_row = scales_per_row(quantization_, weight->cols);
-  const size_t bytes = sizeof(float) * weight->rows * per_row;
-  TensorView tensor;
-  tensor.name = name + quantization_.suffix;
-  if (!dummy_seed_) {
-    const TensorView* stored = find(tensor.name);
-    if (!stored) return;
-    const std::string fault = scale_fault(quantization_, *stored, weight->rows, weight->cols);
-    if (!fault.empty()) return fail_once({StatusCode::kDataLoss, "tensor " + printable(tensor.name) + ": " + fault});
-    tensor = *stored;
-  }
-  auto* memory = static_cast<float*>(claim(bytes));
-  bytes_by_format_["F32"] += bytes;
-  weight->scale = memory;
-  weight->scale_cols = quantization_.layout == ScaleLayout::kBlock ? kScaleBlock : weight->cols;
-  jobs_.push_back({.tensor = tensor, .values = memory, .bytes = tensor.bytes,
-                   .scaled_rows = weight->rows, .scaled_cols = weight->cols});
-}
-
-const float* WeightLoader::vector(const std::string& name, float add) {
+const float* WeightLoader::vector(const std::string& name, float add, float factor) {
   const TensorView* tensor = find(name);
   if (!tensor) return nullptr;
-  auto* memory = static_cast<float*>(claim(sizeof(float) * cols_of(*tensor)));
-  bytes_by_format_["F32"] += sizeof(float) * cols_of(*tensor);
-  jobs_.push_back(Job{.tensor = *tensor, .values = memory, .add = add, .bytes = tensor->bytes});
+  float* memory = claim_values(cols_of(*tensor));
+  jobs_.push_back(Job{.tensor = *tensor, .values = memory, .add = add, .factor = factor, .bytes = tensor->bytes});
   return memory;
 }
 
@@ -221,71 +239,84 @@ const float* WeightLoader::constant(const std::vector<float>& values) {
   return memory;
 }
 
-Status WeightLoader::run_matrix(const TensorView& tensor, void* packed) const {
-  if (tensor.format == Format::kF8E4M3) {
-    if (Status status = check_fp8(tensor); !status.ok()) return status;
+Status WeightLoader::run_matrix(const Job& job) const {
+  const bool expert = job.source != nullptr;
+  std::vector<TensorView> stored;
+  if (expert) {
+    stored = job.source->stored(job.expert);
+  } else {
+    stored = {job.matrix->values};
+    if (!job.matrix->in_place()) stored.push_back(job.matrix->block_scales);
   }
-  return backend_.pack(tensor, packed);
-}
-
-Status WeightLoader::run_expert(const Job& job) const {
-  const ExpertSource& source = *job.source;
-  const TensorView values = expert_slice(source.values, source.experts, job.expert);
-  const TensorView scales = expert_slice(source.scales, source.experts, job.expert);
-  for (const TensorView* stored : {&values, &scales}) {
-    if (stored->bytes == 0) continue;
-    if (Status status = checkpoint_.prepare(*stored); !status.ok()) return status;
+  for (const TensorView& tensor : stored) {
+    if (Status status = checkpoint_.prepare(tensor); !status.ok()) return status;
   }
   TensorView rows = job.tensor;
+  rows.data = stored[0].data;
   std::vector<std::byte> copied;
-  rows.data = values.data;
-  if (!source.in_place()) {
+  if (!(expert ? job.source->in_place() : job.matrix->in_place())) {
     copied.resize(rows.bytes);
-    copy_expert(source, job.expert, copied.data());
+    expert ? copy_expert(*job.source, job.expert, copied.data()) : copy_matrix(*job.matrix, copied.data());
     rows.data = copied.data();
   }
-  if (source.format == Format::kMXFP4) {
-    const TensorView& named = scales.bytes > 0 ? scales : rows;
-    if (Status status = check_mxfp4(named, rows.data, rows.bytes); !status.ok()) return status;
-  }
-  if (Status status = backend_.pack(rows, job.packed); !status.ok()) return status;
-  checkpoint_.release(values);
-  if (scales.bytes > 0) checkpoint_.release(scales);
+  Status status = expert ? check_expert(*job.source, job.expert, rows.data) : check_numbers(*job.matrix, rows.data);
+  if (status.ok()) status = backend_.pack(rows, job.packed);
+  if (!status.ok()) return status;
+  for (const TensorView& tensor : stored) checkpoint_.release(tensor);
   return {};
 }
 
-Status WeightLoader::run_values(const Job& job, std::vector<float> values) const {
-  if (job.scaled_rows > 0) {
-    const auto bad = std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); });
-    if (bad != values.end()) return bad_value(job.tensor, "scale", bad - values.begin());
-    values = expand_scales(quantization_, values, job.scaled_rows, job.scaled_cols);
+Status WeightLoader::read_floats(const TensorView& tensor, std::vector<float>* out) const {
+  if (Status status = checkpoint_.prepare(tensor); !status.ok()) return status;
+  const FormatTraits traits = format_traits(tensor.format);
+  const auto count = static_cast<int64_t>(tensor.bytes / traits.block_bytes) * traits.block_elems;
+  out->resize(static_cast<size_t>(count));
+  Status status = dequantize_row(tensor.format, tensor.data, count, out->data());
+  if (status.ok()) checkpoint_.release(tensor);
+  return status;
+}
+
+Status WeightLoader::run_scales(const Job& job) const {
+  const MatrixSource& matrix = *job.matrix;
+  std::vector<float> scales = {dummy_deviation(matrix.cols) / kDummyScaledDeviation};
+  if (dummy_seed_) {
+    scales.assign(static_cast<size_t>(matrix.rows * scales_per_row(matrix.layout, matrix.cols)), scales[0]);
+  } else {
+    if (Status status = read_floats(job.tensor, &scales); !status.ok()) return status;
+    const auto bad = std::find_if(scales.begin(), scales.end(), [&](float scale) {
+      return !std::isfinite(scale) || (matrix.divides && !std::isfinite(1.0f / scale));
+    });
+    if (bad != scales.end()) {
+      return {StatusCode::kDataLoss, "tensor " + printable(job.tensor.name) + ": scale " +
+                                         std::to_string(bad - scales.begin()) + " is not finite" +
+                                         (matrix.divides ? ", or 0" : "")};
+    }
+    scales = scales_of(matrix, std::move(scales));
   }
+  device_->upload(job.values, scales.data(), sizeof(float) * scales.size());
+  return {};
+}
+
+Status WeightLoader::upload_vector(const Job& job, std::vector<float> values) const {
   if (job.source && !dummy_seed_) values = part_of_biases(*job.source, values);
   if (job.tensor.rope_interleaved) undo_pairwise_order(job.tensor.head_dim, &values);
-  for (float& value : values) value += job.add;
+  for (float& value : values) value = value * job.factor + job.add;
   device_->upload(job.values, values.data(), sizeof(float) * values.size());
   return {};
 }
 
 Status WeightLoader::run_dummy(const Job& job) const {
-  if (job.scaled_rows > 0) {
-    const float scale = dummy_deviation(job.scaled_cols) / kDummyFp8Deviation;
-    const std::vector<float> scales(job.scaled_rows * scales_per_row(quantization_, job.scaled_cols), scale);
-    device_->upload(job.values, scales.data(), sizeof(float) * scales.size());
-    return {};
-  }
   TensorView tensor = job.tensor;
   const std::string name = job.source ? tensor.name + std::to_string(job.expert) : tensor.name;
   const uint64_t seed = std::hash<std::string>()(name) ^ *dummy_seed_;
   if (job.packed) {
-    const float deviation =
-        tensor.format == Format::kF8E4M3 ? kDummyFp8Deviation : dummy_deviation(cols_of(tensor));
+    const float deviation = is_scaled(tensor.format) ? kDummyScaledDeviation : dummy_deviation(cols_of(tensor));
     const Expected<bool> made = backend_.pack_random(tensor, seed, deviation, job.packed);
     if (!made) return made.error();
     if (*made) return {};
     const std::vector<std::byte> bytes = dummy_values(tensor, 0.0f, deviation, seed);
     tensor.data = bytes.data();
-    return run_matrix(tensor, job.packed);
+    return backend_.pack(tensor, job.packed);
   }
   const float mean = tensor.name.ends_with(".bias") ? 0.0f : 1.0f;  // of a norm
   const std::vector<std::byte> bytes = dummy_values(tensor, mean, 0.1f, seed);
@@ -293,26 +324,16 @@ Status WeightLoader::run_dummy(const Job& job) const {
   if (Status status = dequantize_row(tensor.format, bytes.data(), cols_of(tensor), values.data()); !status.ok()) {
     return status;
   }
-  return run_values(job, std::move(values));
+  return upload_vector(job, std::move(values));
 }
 
 Status WeightLoader::run(const Job& job) const {
+  if (job.values && job.matrix) return run_scales(job);
   if (dummy_seed_) return run_dummy(job);
-  if (job.source && job.packed) return run_expert(job);
-  const TensorView& tensor = job.tensor;
-  if (Status status = checkpoint_.prepare(tensor); !status.ok()) return status;
-  Status status;
-  if (job.packed) {
-    status = run_matrix(tensor, job.packed);
-  } else {
-    const auto count = static_cast<int64_t>(tensor.bytes / format_traits(tensor.format).block_bytes) *
-                       format_traits(tensor.format).block_elems;
-    std::vector<float> values(static_cast<size_t>(count));
-    status = dequantize_row(tensor.format, tensor.data, count, values.data());
-    if (status.ok()) status = run_values(job, std::move(values));
-  }
-  if (status.ok()) checkpoint_.release(tensor);
-  return status;
+  if (job.packed) return run_matrix(job);
+  std::vector<float> values;
+  if (Status status = read_floats(job.tensor, &values); !status.ok()) return status;
+  return upload_vector(job, std::move(values));
 }
 
 Status WeightLoader::load(int threads, const std::function<void(size_t, size_t)>& progress) {

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "kernels/backend.h"
 #include "model/expert_tensors.h"
+#include "model/matrix_source.h"
 #include "model/model_config.h"
 #include "weights/checkpoint.h"
 
@@ -22,16 +23,16 @@ class WeightLoader {
  public:
   // device null: plan only, every data pointer stays null and bytes() tells what would be claimed.
   // dummy_seed: if given, shapes and formats from `config` and random values of that seed instead of the checkpoint's
-  // tensors: BF16, and F8_E4M3 where its quantisation asks for it.
+  // tensors: BF16, and what its quantisation plans.
   WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend, Device* device,
                std::optional<uint64_t> dummy_seed);
 
   // The matrix `name` [rows, cols] and its scales, with `bias_name` [rows] unless empty. Asked twice, packed once.
   Weight matrix(const std::string& name, const std::string& bias_name = "", MatrixRole role = MatrixRole::kProjection);
-  // One matrix of every expert of a layer, with its bias.
+  // One matrix of every expert of a layer, with its bias and its scales.
   ExpertWeights experts(int32_t layer, ExpertPart part);
-  // The vector `name` in fp32, `add` added to each value.
-  const float* vector(const std::string& name, float add = 0.0f);
+  // The vector `name` in fp32, each value times `factor`, plus `add`.
+  const float* vector(const std::string& name, float add = 0.0f, float factor = 1.0f);
   // A constant of the architecture, not of the checkpoint.
   const float* constant(const std::vector<float>& values);
 
@@ -46,24 +47,27 @@ class WeightLoader {
 
  private:
   struct Job {
-    TensorView tensor;           // stored form; data null for a dummy
+    TensorView tensor;           // a vector as it is stored, or a matrix as it is packed; data null for a dummy
     void* packed = nullptr;      // a matrix's destination, or
     float* values = nullptr;     // a vector's or those of a matrix's scales
-    float add = 0.0f;
+    float add = 0.0f, factor = 1.0f;
     size_t bytes = 0;
+    std::shared_ptr<const MatrixSource> matrix;  // `packed` is its rows, or `values` are its scales
     std::shared_ptr<const ExpertSource> source;  // `packed` is of its expert `expert`, or `values` are its biases
     int64_t expert = 0;
-    int64_t scaled_rows = 0, scaled_cols = 0;  // the matrix of which `tensor` holds the scales
   };
 
   const TensorView* find(const std::string& name);
+  std::shared_ptr<const MatrixSource> find_source(const std::string& name);
   void* claim(size_t bytes);
-  void claim_scales(const std::string& name, Weight* weight);
+  float* claim_values(int64_t count);
+  void add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory);
   Status run(const Job& job) const;
   Status run_dummy(const Job& job) const;
-  Status run_expert(const Job& job) const;
-  Status run_matrix(const TensorView& tensor, void* packed) const;
-  Status run_values(const Job& job, std::vector<float> values) const;
+  Status run_matrix(const Job& job) const;
+  Status run_scales(const Job& job) const;
+  Status read_floats(const TensorView& tensor, std::vector<float>* out) const;
+  Status upload_vector(const Job& job, std::vector<float> values) const;
   void fail_once(Status status);
 
   const Checkpoint& checkpoint_;
@@ -72,7 +76,8 @@ class WeightLoader {
   const ModelConfig config_;
   const Quantization& quantization_ = config_.quantization;
   std::optional<uint64_t> dummy_seed_;
-  std::map<std::string, TensorView> dummies_;
+  std::map<std::string, std::vector<int64_t>> shapes_;  // of the model's tensors but its experts'
+  std::map<std::string, TensorView> dummies_;           // vectors
   std::map<std::string, Weight> matrices_;
   std::map<std::string, size_t> bytes_by_format_;
   std::vector<Job> jobs_;

@@ -1,0 +1,51 @@
+// Where a checkpoint keeps one matrix: its values and the tensors of scales that go with them, in whatever spelling.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/quantization.h"
+#include "model/tensor_finder.h"
+
+namespace tailrace {
+
+// The matrix M.weight [rows, cols]:
+//   F8_E4M3                    M.weight, M.weight_scale or M.weight_scale_inv: one, a row's, or a block's of 128 x 128
+//   NVFP4, ModelOpt            M.weight U8 [rows, cols / 2], M.weight_scale F8_E4M3 [rows, cols / 16], M.weight_scale_2
+//   NVFP4, compressed-tensors  M.weight_packed and M.weight_scale alike, M.weight_global_scale, which divides
+//   all other formats          M.weight
+struct MatrixSource {
+  TensorView values;
+  TensorView block_scales;                    // NVFP4's; else without a name
+  TensorView scales;                          // without a name where there are none
+  Format format = Format::kF32;               // of the rows that copy_matrix gives
+  ScaleLayout layout = ScaleLayout::kTensor;  // of `scales`
+  bool divides = false;                       // values are divided by `scales`
+  int64_t rows = 0, cols = 0;
+
+  bool scaled() const { return !scales.name.empty(); }
+  // Whether the rows lie in the file as copy_matrix would write them.
+  bool in_place() const { return block_scales.name.empty(); }
+  size_t packed_rows_bytes() const { return stored_row_bytes(format, cols) * static_cast<size_t>(rows); }
+};
+
+// What is there decides; `quantization` says how scales lie and what must be there. A fault, kept by `finder`, names the
+// tensor that is missing, misshapen, of a type that does not belong there, or stored otherwise than it must be.
+MatrixSource find_matrix(TensorFinder& finder, const Quantization& quantization, const std::string& name, int64_t rows,
+                         int64_t cols);
+
+// What find_matrix would describe for random weights in the planned format. No data; scales are one for the matrix.
+MatrixSource dummy_matrix(const Quantization& quantization, const std::string& name, int64_t rows, int64_t cols);
+
+// The rows in source.format, packed_rows_bytes() of them.
+void copy_matrix(const MatrixSource& source, std::byte* out);
+
+// kDataLoss if a stored value or a scale of a block is a NaN. `rows`: what copy_matrix gives, or the values in place.
+Status check_numbers(const MatrixSource& source, const std::byte* rows);
+
+// The scales as kernels take them, [rows, scales_per_row], from the stored ones.
+std::vector<float> scales_of(const MatrixSource& source, std::vector<float> stored);
+
+}  // namespace tailrace
