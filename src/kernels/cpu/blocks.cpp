@@ -187,7 +187,7 @@ void run_block(const Step& step, const AttnOutBlock& block) {
   }
   const Weight* weights[] = {&block.o};
   prepare_inputs(step, weights, 1, {}, step.scratch.attended, block.o.cols, step.batch.num_tokens);
-  add_product(step, block.o, block.post_norm, nullptr);
+  add_product(step, block.o, block.post_norm);
 }
 
 void run_block(const Step& step, const MlpBlock& block) {

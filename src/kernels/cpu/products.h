@@ -71,7 +71,7 @@ void prepare_inputs(const Step& step, const Weight* const* weights, int count, c
                     int64_t x_stride, int64_t tokens);
 
 // x = (x + post_norm(W input)) * out_scale (null: 1), the input prepared before.
-void add_product(const Step& step, const Weight& weight, const Norm& post_norm, const float* out_scale);
+void add_product(const Step& step, const Weight& weight, const Norm& post_norm, const float* out_scale = nullptr);
 
 // x = (x + y) * out_scale (null: 1) over `width` values.
 void add_scaled_sum(const Step& step, const float* y, const float* out_scale, int64_t width, float* x);

@@ -326,7 +326,7 @@ class ReferenceBackend : public HostBackend {
     float share = 1.0f;
     if (dense.share.rows > 0) {
       reference::matmul(dense.share, normed, 1, &share, 1, s.weight_row);
-      share = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(share))));
+      share = reference::sigmoid(share);
     }
     if (dense.norm.weight != nullptr) reference::rms_norm(dense.norm, x, hidden, normed);
     reference::matmul(dense.gate, normed, 1, s.gate, rows, s.weight_row);
