@@ -65,7 +65,7 @@ NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) n
 NVCC_FLAGS = -std=c++20 -O3 -Isrc $(GPU_GENCODE) -Xcompiler -fPIC
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
 GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)/bench_mixed $(GPU_BUILD)/bench_sampler $(GPU_BUILD)/bench_device \
-  $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear $(GPU_BUILD)/bench_experts \
+  $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear $(GPU_BUILD)/bench_experts $(GPU_BUILD)/bench_gated_delta \
   $(GPU_BUILD)/bench_portable
 
 .PHONY: gpu-programs gpu-check gpu-bench
@@ -80,6 +80,7 @@ $(GPU_BUILD)/bench_experts: $(addprefix $(GPU_BUILD)/,moe_route.o experts_few.o 
 $(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_sampler.o \
   $(GPU_BUILD)/host_sampler.o $(GPU_BUILD)/host_vocab_ops.o
 $(GPU_BUILD)/bench_portable: $(GPU_BUILD)/attention_portable.o
+$(GPU_BUILD)/bench_gated_delta: $(addprefix $(GPU_BUILD)/,gated_delta_decode.o gated_delta_extend.o device_gpu_code.o bench_gated_delta.o)
 $(GPU_BUILD)/bench_fill: $(GPU_BUILD)/random_fill.o $(GPU_BUILD)/bench_fill.o
 $(GPU_BUILD)/bench_device: $(GPU_BUILD)/device_gpu_clock.o $(GPU_BUILD)/bench_device.o \
   $(patsubst src/%.cpp,$(GPU_BUILD)/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
@@ -91,7 +92,7 @@ $(GPU_BUILD)/%.o: bench/cuda/%.cu
 	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 $(GPU_BUILD)/host_%.o: src/sampler/%.cpp
 	@mkdir -p $(GPU_BUILD) && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
-$(addprefix $(GPU_BUILD)/,attention_decode.o attention_extend_hopper.o linear_wide.o experts_many.o): override GPU_ARCHS := 90a
+$(addprefix $(GPU_BUILD)/,attention_decode.o attention_extend_hopper.o linear_wide.o experts_many.o gated_delta_decode.o): override GPU_ARCHS := 90a
 -include $(wildcard $(GPU_BUILD)/*.d)
 
 # The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.

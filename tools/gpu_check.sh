@@ -50,7 +50,7 @@ stop_ids() {
 
 steps=(--model shapes/llama3_8_layers --dummy --device cuda --context-length 16384)
 if [ "${1:-}" = bench ]; then
-  for program in decode extend mixed sampler device fill linear experts portable; do run ./bench_$program bench; done
+  for program in decode extend mixed sampler device fill linear experts gated_delta portable; do run ./bench_$program bench; done
   run ./tailrace_ids "${steps[@]}" --idle-table
   for model in configs/llama-3-8b configs/llama-3-8b-fp8; do
     run ./tailrace_ids --model $model --dummy --device cuda --prompts 1 --prompt-len 128 --output-len 384 --stats
@@ -89,7 +89,7 @@ else
                  "./bench_sampler small"; do
     run compute-sanitizer --tool memcheck --error-exitcode 1 $program
   done
-  for kernel in decode extend experts linear sampler; do
+  for kernel in decode extend experts gated_delta linear sampler; do
     run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small
   done
   contracts "${steps[@]}" --prompts 8 --prompt-len 2000
