@@ -42,7 +42,8 @@ struct KvGroupView {
 // States of the recurrent layers (GatedDeltaBlock), fp32. Slots 0 .. max_rows - 1 are those of the running rows, by
 // BatchRow::slot; checkpoint c (1, 2, ...) is slot max_rows + c - 1. A slot holds of each layer
 //   recurrent + slot * recurrent_stride + layer * v_heads * k_dim * v_dim: S [v_head][k_dim][v_dim]
-//   conv + slot * conv_stride + layer * (conv_width - 1) * channels: the last inputs [conv_width - 1][channels], oldest first
+//   conv + slot * conv_stride + layer * (conv_width - 1) * channels: the last inputs [conv_width - 1][channels], oldest first;
+//     on a GPU a ring of conv_width (kernels/cuda/gated_delta.h)
 // Whoever reads a checkpoint may overwrite it only in a later step, and no two rows of a step save to one.
 struct StatePoolView {
   float* recurrent;          // null: the model has no such layers

@@ -167,7 +167,7 @@ TEST(MemoryPlan, a_gpus_pool_takes_what_the_memory_allows) {
 // Qwen3.6-35B-A3B's: 30 layers of 32 states of 128 x 128, and 3 inputs of 8192 channels, in fp32.
 Model with_states() {
   Model model = two_groups();
-  model.states = {.num_layers = 30, .k_heads = 16, .v_heads = 32, .k_dim = 128, .v_dim = 128, .conv_width = 4};
+  model.states = {.num_layers = 30, .k_heads = 16, .v_heads = 32, .k_dim = 128, .v_dim = 128, .conv_inputs = 3};
   return model;
 }
 

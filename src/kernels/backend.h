@@ -62,6 +62,9 @@ class Backend {
   // Values that a KV head takes per token in this backend's pools: head_dim or more.
   virtual int32_t stored_head_dim(int32_t head_dim) const { return head_dim; }
 
+  // Inputs of a recurrent layer's convolution that this backend's state pool keeps (batch.h): conv_width - 1 or more.
+  virtual int32_t stored_conv_inputs(int32_t conv_width) const { return conv_width - 1; }
+
   // Bytes of the matrix in this backend's layout for its role; kUnsupported names the tensor and why.
   virtual Expected<size_t> packed_bytes(const TensorView& tensor) const = 0;
   // Packs a checkpoint tensor [rows, cols] to `dst` (packed_bytes long, device memory) in its stored precision.

@@ -26,11 +26,12 @@ inline size_t kv_bytes_per_token(const KvGroupSpec& group, const Backend& backen
 // What the recurrent layers (GatedDeltaBlock) remember of a row, fp32; no layers: none.
 struct StateSpec {
   int32_t num_layers = 0;
-  int32_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0, conv_width = 0;
+  int32_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
+  int32_t conv_inputs = 0;  // that a layer keeps: Backend::stored_conv_inputs
 
   int64_t recurrent_values() const { return int64_t{num_layers} * v_heads * k_dim * v_dim; }
   int64_t conv_values() const {
-    return int64_t{num_layers} * (conv_width - 1) * (int64_t{2} * k_heads * k_dim + int64_t{v_heads} * v_dim);
+    return int64_t{num_layers} * conv_inputs * (int64_t{2} * k_heads * k_dim + int64_t{v_heads} * v_dim);
   }
   size_t bytes() const { return num_layers == 0 ? 0 : sizeof(float) * (recurrent_values() + conv_values()); }
 };

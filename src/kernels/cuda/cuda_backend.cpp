@@ -48,6 +48,7 @@ class CudaBackend : public Backend {
 
   const char* name() const override { return "cuda"; }
   int32_t stored_head_dim(int32_t head_dim) const override { return padded_dim(head_dim); }
+  int32_t stored_conv_inputs(int32_t conv_width) const override { return conv_width; }
   Expected<size_t> packed_bytes(const TensorView& tensor) const override {
     switch (tensor.role) {
       case MatrixRole::kExpert:
@@ -255,6 +256,8 @@ std::vector<std::string> CudaBackend::decisions() const {
           "projections of more tokens: cuBLASLt, bf16 matrices in bf16, others in f16; quantised matrices are widened "
           "into scratch, one at a time",
           experts_decision(shape_),
+          std::string("linear attention: ") +
+              (shape_.widths.delta_heads == 0 ? "none" : "decode rows recurrent, one kernel; chunks of 64 tokens beside them in closed form"),
           std::string("attention decode: ") + attention_.decode + ", " + splits,
           std::string("attention extend: ") + attention_.extend + "; " + mixed,
           "attention tuning: " + (attention_.tuned ? options_.tuning.source

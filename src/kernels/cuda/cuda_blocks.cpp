@@ -21,6 +21,7 @@ Status CudaBlocks::prepare(const BlockList& blocks, const CudaShape& shape, cons
   for (int g = 0; g < shape.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape.groups[g].head_dim));
   CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+  if (shape.widths.delta_heads > 0) CUDA_CHECK(prepare_delta());
   if (shape.widths.experts > 0) experts_.prepare(scratch.experts, num_sms_);
   return products_.prepare(blocks, shape, scratch);
 }
@@ -49,7 +50,12 @@ NextNorm CudaBlocks::next_norm(size_t index, const StepShape& step, XOrder* orde
   };
   for (++index; index < blocks_->size(); ++index) {
     const LayerBlock& block = (*blocks_)[index];
-    if (const auto* in = std::get_if<AttnInBlock>(&block)) return prepared(in->norm, {&in->q, &in->k, &in->v});
+    if (const auto* in = std::get_if<AttnInBlock>(&block)) {
+      return in->gate.rows > 0 ? prepared(in->norm, {&in->q, &in->k, &in->v, &in->gate}) : prepared(in->norm, {&in->q, &in->k, &in->v});
+    }
+    if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
+      return prepared(delta->norm, {&delta->qkv, &delta->z, &delta->b, &delta->a});
+    }
     if (const auto* mlp = std::get_if<MlpBlock>(&block)) return prepared(mlp->norm, {&mlp->gate, &mlp->up});
     if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       if (order != nullptr) *order = XOrder::kBf16;
@@ -89,13 +95,14 @@ void CudaBlocks::run(const EmbedBlock& block, const StepShape& step, size_t inde
   prepared_ = next.next != nullptr, prepared_order_ = XOrder::kBf16, num_squares_ = 1;
 }
 
-bool CudaBlocks::run_qkv(const AttnInBlock& b, const StepShape& step, cudaStream_t stream) {
-  const int64_t stride = b.q.rows + b.k.rows + b.v.rows;
-  const CudaProducts::Weights weights = {&b.q, &b.k, &b.v};
+bool CudaBlocks::project(CudaProducts::Weights weights, const Norm& norm, float* out, const StepShape& step,
+                         cudaStream_t stream) {
+  const int64_t hidden = (*weights.begin())->cols;
+  int64_t stride = 0;
+  for (const Weight* w : weights) stride += w->rows;
   if (!CudaProducts::own(weights, step.num_tokens)) {
     const XOrder order = CudaProducts::library_order(weights);
-    normalise(b.norm, b.q.cols, step, order, stream);
-    float* out = scratch_->qkv;
+    normalise(norm, hidden, step, order, stream);
     for (const Weight* w : weights) {
       products_.run_library({.w = *w, .x = scratch_->normed, .order = order, .tokens = step.num_tokens, .out = out,
                              .out_stride = stride}, stream);
@@ -103,20 +110,18 @@ bool CudaBlocks::run_qkv(const AttnInBlock& b, const StepShape& step, cudaStream
     }
     return false;
   }
-  LinearParams p{
-      .matrix = {}, .num_matrices = 3, .tokens = step.num_tokens, .out = scratch_->qkv, .out_stride = stride};
-  p.matrix[0] = matrix_of(b.q), p.matrix[1] = matrix_of(b.k), p.matrix[2] = matrix_of(b.v);
-  const XOrder order = take_normed(p, b.norm, b.q.cols, step, stream);
+  LinearParams p{.matrix = {}, .num_matrices = 0, .tokens = step.num_tokens, .out = out, .out_stride = stride};
+  for (const Weight* w : weights) p.matrix[p.num_matrices++] = matrix_of(*w);
+  const XOrder order = take_normed(p, norm, hidden, step, stream);
   if (matrices_unsupported(p) == nullptr) {
     products_.run_own(p, order, stream);
     return true;
   }
-  const Matrix all[3] = {p.matrix[0], p.matrix[1], p.matrix[2]};  // formats differ (K quants keep v in more bits)
-  p.num_matrices = 1;
-  for (const Matrix& m : all) {
-    p.matrix[0] = m;
+  p.num_matrices = 1;  // formats differ (K quants keep v in more bits)
+  for (const Weight* w : weights) {
+    p.matrix[0] = matrix_of(*w);
     products_.run_own(p, order, stream);
-    p.out += m.rows;
+    p.out += w->rows;
   }
   return true;
 }
@@ -128,7 +133,8 @@ __nv_bfloat16* CudaBlocks::pool_of(int group, int layer) const {
 }
 
 void CudaBlocks::run(const AttnInBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
-  const bool biased = run_qkv(b, step, stream);
+  const bool biased = project({&b.q, &b.k, &b.v}, b.norm, scratch_->qkv, step, stream);
+  if (b.gate.rows > 0) project({&b.gate}, b.norm, scratch_->attention_gate, step, stream);
   const KvGroupView& kv = binding_.batch.groups[b.group];
   CUDA_CHECK(finish_qkv(rows_of(step),
                         {.qkv = scratch_->qkv,
@@ -154,16 +160,19 @@ void CudaBlocks::run(const AttnInBlock& b, const StepShape& step, size_t, cudaSt
 
 void CudaBlocks::run(const AttentionBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
   const bool both = beside(step, b.group);
-  if (both) {  // extend waits for the fork, so that decode's CTAs are in place before it fills the GPU
-    CUDA_CHECK(cudaEventRecord(fork_, stream));
-    CUDA_CHECK(cudaStreamWaitEvent(side_, fork_, 0));
-  }
+  if (both) fork(stream);  // extend waits for it, so that decode's CTAs are in place before it fills the GPU
   if (step.num_decode_rows > 0) run_decode(b, step, stream);
   if (!step.decode_only()) run_extend(b, step, both ? side_ : stream);
-  if (both) {
-    CUDA_CHECK(cudaEventRecord(join_, side_));
-    CUDA_CHECK(cudaStreamWaitEvent(stream, join_, 0));
-  }
+  if (both) join(stream);
+}
+
+void CudaBlocks::fork(cudaStream_t stream) {
+  CUDA_CHECK(cudaEventRecord(fork_, stream));
+  CUDA_CHECK(cudaStreamWaitEvent(side_, fork_, 0));
+}
+void CudaBlocks::join(cudaStream_t stream) {
+  CUDA_CHECK(cudaEventRecord(join_, side_));
+  CUDA_CHECK(cudaStreamWaitEvent(stream, join_, 0));
 }
 
 void CudaBlocks::run_decode(const AttentionBlock& b, const StepShape& step, cudaStream_t stream) {
@@ -219,6 +228,35 @@ void CudaBlocks::run_extend(const AttentionBlock& b, const StepShape& step, cuda
                                    stream));
 }
 
+// ---- Linear attention --------------------------------------------------------------------------------------------
+
+void CudaBlocks::run(const GatedDeltaBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  project({&b.qkv, &b.z}, b.norm, scratch_->delta_in, step, stream);
+  project({&b.b, &b.a}, b.norm, scratch_->delta_ba, step, stream);
+  const DeltaParams params{.rows = rows_of(step),
+                           .states = binding_.batch.states,
+                           .layer = b.layer,
+                           .k_heads = b.k_heads,
+                           .v_heads = b.v_heads,
+                           .dim = b.k_dim,
+                           .in = scratch_->delta_in,
+                           .in_stride = b.qkv.rows + b.z.rows,
+                           .ba = scratch_->delta_ba,
+                           .conv = b.conv,
+                           .decay = b.decay,
+                           .dt_bias = b.dt_bias,
+                           .norm = b.out_norm.weight,
+                           .eps = b.out_norm.eps,
+                           .scratch = scratch_->delta,
+                           .out = scratch_->attended};
+  const bool both = step.num_decode_rows > 0 && !step.decode_only();
+  if (both) fork(stream);
+  if (step.num_decode_rows > 0) CUDA_CHECK(run_delta_decode(params, stream));
+  if (!step.decode_only()) CUDA_CHECK(run_delta_extend(params, both ? side_ : stream));
+  if (both) join(stream);
+  residual(b.out, {}, scratch_->attended, XOrder::kBf16, step, index, stream);
+}
+
 // ---- Residuals, MLP, head ----------------------------------------------------------------------------------------
 
 void CudaBlocks::residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, XOrder in_order,
@@ -249,6 +287,7 @@ void CudaBlocks::residual(const Weight& w, const Norm& post_norm, const __nv_bfl
 }
 
 void CudaBlocks::run(const AttnOutBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  if (b.gated) CUDA_CHECK(gate_attention(scratch_->attended, scratch_->attention_gate, step.num_tokens * b.o.cols, stream));
   residual(b.o, b.post_norm, scratch_->attended, XOrder::kBf16, step, index, stream);
 }
 
@@ -285,10 +324,6 @@ void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cud
                     stream));
   }
   residual(b.down, b.post_norm, scratch_->gated, gated_order, step, index, stream);
-}
-
-void CudaBlocks::run(const GatedDeltaBlock&, const StepShape&, size_t, cudaStream_t) {
-  CHECK_MSG(false, "cuda_shape refuses models with recurrent layers");
 }
 
 void CudaBlocks::run(const MoeBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {

@@ -49,8 +49,11 @@ class CudaBlocks {
   void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run_decode(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);
   void run_extend(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);
-  // q|k|v of the step's tokens; whether their biases are added.
-  bool run_qkv(const AttnInBlock& block, const StepShape& step, cudaStream_t stream);
+  // out = W norm(x) of up to three matrices side by side, of the step's tokens; whether their biases are added.
+  bool project(CudaProducts::Weights weights, const Norm& norm, float* out, const StepShape& step, cudaStream_t stream);
+  // What runs on side_ between the two runs beside what runs on the stream.
+  void fork(cudaStream_t stream);
+  void join(cudaStream_t stream);
 
   // Whether group g's decode and extend attention run side by side in this step; decode then leaves extend room.
   bool beside(const StepShape& step, int g) const {
@@ -91,7 +94,7 @@ class CudaBlocks {
   const CudaShape* shape_ = nullptr;
   const CudaScratch* scratch_ = nullptr;
   StepBinding binding_{};
-  cudaStream_t side_ = nullptr;  // extend attention beside decode attention
+  cudaStream_t side_ = nullptr;  // extend rows' attention beside decode rows'
   cudaEvent_t fork_ = nullptr, join_ = nullptr;
   // What the last residual left in scratch_->normed: nothing, or x * weight in an order, and its squares in parts.
   bool prepared_ = false;

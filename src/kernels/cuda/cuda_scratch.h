@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_extend.h"
 #include "kernels/cuda/cuda_shape.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/gated_delta.h"
 #include "kernels/cuda/gemm_lt.h"
 #include "kernels/cuda/linear_wide.h"
 #include "kernels/cuda/sampler.h"
@@ -22,10 +23,11 @@ struct CudaScratch {
   __nv_bfloat16* normed;       // [tokens][hidden] input of projections (see LinearParams about who normalises)
   float* squares;              // [parts][tokens], see LinearParams
   __nv_bfloat16* ordered;      // [tokens][cols] a projection's input in the order of its weights' form, of as many
-                               // columns as own kernels take, or q and hidden wide
+                               // columns as own kernels take, or as wide as hidden and what attention gives
   float* qkv;                  // [tokens][qkv]
   __nv_bfloat16* q;            // [tokens][q]
-  __nv_bfloat16* attended;     // [tokens][q]
+  __nv_bfloat16* attended;     // [tokens][q], or what linear attention gives
+  float* attention_gate;       // [tokens][gate]
   __nv_bfloat16* gate_up;      // [tokens][2 * intermediate], see GateParams
   __nv_bfloat16* gated;        // [tokens][intermediate]
   float* y;                    // [tokens][hidden] where a post norm needs a whole row; else null
@@ -41,6 +43,9 @@ struct CudaScratch {
     unsigned long long* done;
     int32_t* tile_start;       // [rows + 1]
   } groups[kMaxKvGroups];
+  float* delta_in;             // [tokens][channels + values] q | k | v | z of linear attention
+  float* delta_ba;             // [tokens][2 * heads]
+  DeltaScratch delta;
   ExpertScratch experts;       // x and normed are those above
   char* extend_partial;        // parts of extend tiles, of whichever layer runs
   unsigned long long* arrivals;  // [4 per tile that is cut]
@@ -59,10 +64,11 @@ struct CudaScratch {
     const int64_t wide_tokens = std::min<int64_t>(tokens, kMostWideTokens);
     // Tiles of 128 rows.
     take(squares, std::max(int64_t{kMaxSquareParts} * kMaxLinearTokens, (w.hidden + 127) / 128 * wide_tokens));
-    take(ordered, s.has_halves ? std::max(wide_tokens * w.max_cols, tokens * std::max(w.q, w.hidden)) : 0);
+    take(ordered, s.has_halves ? std::max(wide_tokens * w.max_cols, tokens * std::max({w.q, w.hidden, w.delta_values})) : 0);
     take(qkv, tokens * w.qkv);
     take(q, tokens * w.q);
-    take(attended, tokens * w.q);
+    take(attended, tokens * std::max(w.q, w.delta_values));
+    take(attention_gate, tokens * w.gate);
     take(gate_up, tokens * 2 * w.intermediate);
     take(gated, tokens * w.intermediate);
     y = nullptr;
@@ -85,6 +91,9 @@ struct CudaScratch {
       take(groups[g].done, shape.max_chunks);
       take(groups[g].tile_start, rows + 1);
     }
+    take(delta_in, tokens * (w.delta_channels + w.delta_values)), take(delta_ba, tokens * 2 * w.delta_heads);
+    take(delta.mixed, tokens * w.delta_channels), take(delta.w, tokens * w.delta_values);
+    take(delta.p, tokens * w.delta_heads * kDeltaChunk), take(delta.decay, tokens * w.delta_heads);
     take_experts(take, s);
     size_t partial_bytes = 0;
     for (int g = 0; g < s.num_groups; ++g) {

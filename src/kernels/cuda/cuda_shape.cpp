@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "device/cuda/gpu_code.h"
 #include "kernels/cuda/expert_form.h"
+#include "kernels/cuda/gated_delta.h"
 #include "kernels/cuda/kv_layout.h"
 #include "kernels/cuda/moe_route.h"
 #include "kernels/cuda/sampler.h"
@@ -40,6 +42,15 @@ std::string experts_unsupported(const MoeBlock& moe) {
   return "";
 }
 
+// Why no kernel serves the recurrent layer, or "".
+std::string delta_unsupported(const GatedDeltaBlock& delta) {
+  if (!has_hopper_code()) return "linear attention needs a GPU of compute capability 9.0";
+  if (delta.conv_width != kDeltaInputs) return "a convolution of " + std::to_string(delta.conv_width) + " inputs; 4 is served";
+  if (delta_dim_served(delta.k_dim, delta.v_dim)) return "";
+  return "linear attention with heads of " + std::to_string(delta.k_dim) + " and " + std::to_string(delta.v_dim) +
+         " dims; 32, 64 and 128 are served, the same for keys and values";
+}
+
 }  // namespace
 
 Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits, const AttentionPath& attention,
@@ -59,9 +70,10 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
   };
   int launches[kMaxKvGroups] = {};
   for (const LayerBlock& block : blocks) {
-    const auto* in = std::get_if<AttnInBlock>(&block);
-    if (in != nullptr && in->gate.rows > 0) return refuse("attention with an output gate");
-    if (std::holds_alternative<GatedDeltaBlock>(block)) return refuse("linear attention by the gated delta rule");
+    if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
+      if (const Status status = check_gated_delta(*delta); !status.ok()) return fail(status);
+      if (const std::string why = delta_unsupported(*delta); !why.empty()) return refuse(why);
+    }
     if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       if (const Status status = check_moe(*moe); !status.ok()) return fail(status);
       if (const std::string why = experts_unsupported(*moe); !why.empty()) return refuse(why);

@@ -42,6 +42,9 @@ template <typename Fn>
 void for_each_product(const LayerBlock& block, const Fn& fn) {
   if (const auto* in = std::get_if<AttnInBlock>(&block)) {
     for (const Weight* w : {&in->q, &in->k, &in->v}) fn(*w, ProductOut::kSums);
+    if (in->gate.rows > 0) fn(in->gate, ProductOut::kSums);
+  } else if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
+    for (const Weight* w : {&delta->qkv, &delta->z, &delta->b, &delta->a, &delta->out}) fn(*w, ProductOut::kSums);
   } else if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
     fn(out->o, ProductOut::kSums);
   } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {

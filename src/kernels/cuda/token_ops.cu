@@ -376,6 +376,17 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const __grid_constant__ 
   store_x(p.order, p.out + t * p.width, k, v);
 }
 
+__global__ void __launch_bounds__(kThreads) gate_attention_kernel(__nv_bfloat16* attended, const float* gate, int64_t count) {
+  enter();
+  for (int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 4; i < count; i += int64_t{gridDim.x} * kThreads * 4) {
+    const float4 g = __ldcg(reinterpret_cast<const float4*>(gate + i));
+    auto* at = reinterpret_cast<__nv_bfloat162*>(attended + i);
+    const float2 a = __bfloat1622float2(at[0]), b = __bfloat1622float2(at[1]);
+    at[0] = __floats2bfloat162_rn(a.x / (1.0f + __expf(-g.x)), a.y / (1.0f + __expf(-g.y)));
+    at[1] = __floats2bfloat162_rn(b.x / (1.0f + __expf(-g.z)), b.y / (1.0f + __expf(-g.w)));
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) bias_kernel(float* x, int width, const float* bias) {
   enter();
   for (int k = threadIdx.x; k < width; k += kThreads) x[int64_t{blockIdx.x} * width + k] += bias[k];
@@ -453,6 +464,9 @@ cudaError_t finish_qkv(const StepRows& rows, const QkvParams& p, cudaStream_t st
 }
 cudaError_t gate(const GateParams& p, cudaStream_t stream) {
   return launch(gate_kernel, blocks_for(int64_t{p.tokens} * p.width / 8), kThreads, stream, p);
+}
+cudaError_t gate_attention(__nv_bfloat16* attended, const float* gate, int64_t count, cudaStream_t stream) {
+  return launch(gate_attention_kernel, std::min(blocks_for(count / 4), 2048), kThreads, stream, attended, gate, count);
 }
 cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStream_t stream) {
   return launch(bias_kernel, tokens, kThreads, stream, x, width, bias);

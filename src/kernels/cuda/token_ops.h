@@ -105,6 +105,9 @@ struct GateParams {
 };
 cudaError_t gate(const GateParams& params, cudaStream_t stream);
 
+// attended[i] = bf16(attended[i] * sigmoid(gate[i])), a multiple of 4 values
+cudaError_t gate_attention(__nv_bfloat16* attended, const float* gate, int64_t count, cudaStream_t stream);
+
 // x[token] += bias [width]
 cudaError_t add_bias(float* x, int tokens, int width, const float* bias, cudaStream_t stream);
 
