@@ -1,4 +1,5 @@
-/* The C face of rust/textkit: Rust's tokenizers and minijinja for src/text. Kept by hand; src/ffi.rs must match it.
+/* The C face of rust/textkit: Rust's tokenizers, minijinja and llguidance for src/text. Kept by hand; src/ffi.rs and
+ * src/grammar_ffi.rs must match it.
  *
  * Every function may be called from any thread; objects are immutable once built. Strings are UTF-8 with a length and need
  * no terminator. A function that returns tk_status leaves its outputs untouched on failure and stores a message in *error
@@ -19,7 +20,8 @@ typedef enum {
   TK_DATA_LOSS = 2,   /* a file's content is broken */
   TK_UNSUPPORTED = 3, /* well-formed, but not something this build does */
   TK_TOO_LARGE = 4,   /* a bound is exceeded */
-  TK_INTERNAL = 5
+  TK_INTERNAL = 5,
+  TK_EXHAUSTED = 6    /* try again later */
 } tk_status;
 
 typedef struct {
@@ -98,6 +100,30 @@ tk_status tk_template_render(const tk_template* tmpl, tk_str input, int64_t now_
 tk_status tk_template_render_ids(const tk_template* tmpl, const tk_tokenizer* tokenizer, tk_str input, int64_t now_s,
                                  const int32_t* control_ids, size_t num_control_ids, tk_string* text, tk_ids* ids,
                                  tk_string* error);
+
+typedef struct tk_grammars tk_grammars; /* a vocabulary, prepared for grammars */
+typedef struct tk_grammar tk_grammar;   /* compiled, at its begin */
+typedef struct tk_run tk_run;           /* along one answer: one thread at a time */
+
+/* control: tokens that grammars name by their ids alone (<[id]>), besides special ones. eos: those that end an answer. */
+tk_status tk_grammars_new(const tk_tokenizer* tokenizer, const int32_t* eos, size_t num_eos, const int32_t* control,
+                          size_t num_control, tk_grammars** out, tk_string* error);
+void tk_grammars_free(tk_grammars* grammars);
+
+typedef enum { TK_LARK = 0, TK_JSON_SCHEMA = 1, TK_REGEX = 2 } tk_grammar_kind;
+
+/* outer: Lark text of the whole answer, which calls the body as @body; empty: the body is the whole answer. body may be
+ * empty where outer does not call it. Bounded in size, nesting, states and time (TK_TOO_LARGE, TK_INVALID). */
+tk_status tk_grammar_compile(const tk_grammars* grammars, tk_str outer, tk_grammar_kind kind, tk_str body,
+                             tk_grammar** out, tk_string* error);
+void tk_grammar_free(tk_grammar* grammar);
+
+tk_status tk_grammar_start(const tk_grammar* grammar, tk_run** out, tk_string* error);
+void tk_run_free(tk_run* run);
+/* The answer goes on by `tokens`; then bit i % 32 of mask[i / 32] is set where token i may come next. Tokens that end
+ * an answer are allowed where the grammar accepts. TK_INVALID: the grammar is too complex here, or allows nothing. */
+tk_status tk_run_next(tk_run* run, const int32_t* tokens, size_t num_tokens, uint32_t* mask, size_t num_words,
+                      tk_string* error);
 
 #ifdef __cplusplus
 }

@@ -60,6 +60,7 @@ inline Status to_status(tk_status status, tk_string error) {
     case TK_DATA_LOSS: code = StatusCode::kDataLoss; break;
     case TK_UNSUPPORTED: code = StatusCode::kUnsupported; break;
     case TK_TOO_LARGE: code = StatusCode::kTooLarge; break;
+    case TK_EXHAUSTED: code = StatusCode::kResourceExhausted; break;
     case TK_INTERNAL: break;
   }
   return Status(code, take(error));

@@ -8,6 +8,7 @@ pub enum Code {
     Unsupported = 3,
     TooLarge = 4,
     Internal = 5,
+    Exhausted = 6,
 }
 
 #[derive(Debug)]

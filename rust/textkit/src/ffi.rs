@@ -35,7 +35,7 @@ impl TkStr {
     unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.len == 0 { &[] } else { std::slice::from_raw_parts(self.data, self.len) }
     }
-    unsafe fn text<'a>(self, what: &str) -> Outcome<&'a str> {
+    pub unsafe fn text<'a>(self, what: &str) -> Outcome<&'a str> {
         std::str::from_utf8(self.bytes())
             .map_err(|_| Failure { code: Code::Invalid, message: format!("{what} is not valid UTF-8") })
     }
@@ -44,7 +44,7 @@ impl TkStr {
     }
 }
 
-unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
+pub unsafe fn slice<'a, T>(data: *const T, len: usize) -> &'a [T] {
     if len == 0 || data.is_null() { &[] } else { std::slice::from_raw_parts(data, len) }
 }
 
@@ -65,7 +65,7 @@ thread_local! {
 }
 
 /// Runs `body`; a failure or panic becomes a status and a message.
-unsafe fn guard(error: *mut TkString, body: impl FnOnce() -> Outcome<()>) -> i32 {
+pub unsafe fn guard(error: *mut TkString, body: impl FnOnce() -> Outcome<()>) -> i32 {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
         // A caught panic is reported by its status; the library's own print would only confuse.

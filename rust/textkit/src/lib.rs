@@ -1,9 +1,11 @@
-//! Text libraries behind the C header textkit.h. A grammar module (llguidance) will stand beside these.
+//! Text libraries behind the C header textkit.h.
 
 mod added;
 mod error;
 mod ffi;
 mod gguf;
+mod grammar;
+mod grammar_ffi;
 mod hf;
 mod pieces;
 mod provenance;

@@ -1,0 +1,227 @@
+//! Grammars over a vocabulary (llguidance): compiled once per request, then asked which tokens may come next.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc};
+use std::time::Duration;
+
+use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{
+    ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie,
+};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::Value as Json;
+
+use crate::error::{failure, Code, Outcome};
+use crate::tokenizer::Tokenizer;
+
+const MAX_GRAMMAR_BYTES: usize = 512 << 10;
+/// Of a grammar in Lark's syntax or a regex, whose compiler recurses from rule to rule.
+const MAX_LARK_BYTES: usize = 64 << 10;
+const MAX_NESTING: usize = 100;
+/// Touched as far as a grammar nests: what the bounds above let through fits.
+const COMPILER_STACK_BYTES: usize = 256 << 20;
+const MAX_COMPILERS: usize = 4;
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A model that only writes white space between two values would never end.
+const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,40}";
+
+/// A vocabulary, prepared for grammars.
+pub struct Grammars {
+    factory: ParserFactory,
+    compilers: AtomicUsize,
+}
+
+/// A compiled grammar at its begin.
+pub struct Grammar {
+    start: Matcher,
+}
+
+/// A grammar's state along one answer.
+pub struct Run {
+    matcher: Matcher,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Lark,
+    JsonSchema,
+    Regex,
+}
+
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_lexer_states: 30_000, // 1-2 KB each, of every row
+        max_grammar_size: 300_000,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
+impl Grammars {
+    /// `control`: tokens that grammars name by id alone, besides special ones. `eos`: at least one.
+    pub fn new(tokenizer: &Tokenizer, eos: &[u32], control: &[u32]) -> Outcome<Grammars> {
+        let pieces = &tokenizer.pieces;
+        let size = pieces.len() as u32;
+        if eos.is_empty() || eos.iter().any(|&id| id >= size) {
+            return failure(Code::Unsupported, "the model names no token that ends an answer");
+        }
+        let mut words = Vec::with_capacity(size as usize);
+        for id in 0..size {
+            let bytes = &pieces.blob[pieces.start[id as usize] as usize..pieces.start[id as usize + 1] as usize];
+            if pieces.special[id as usize] != 0 || control.contains(&id) || eos.contains(&id) {
+                let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+                word.extend_from_slice(tokenizer.spelling[id as usize].as_bytes());
+                words.push(word);
+            } else if bytes.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
+                words.push(Vec::new()); // 0xff begins no UTF-8: it would pass for a special token
+            } else {
+                words.push(bytes.to_vec());
+            }
+        }
+        let trie = TokTrie::from(&TokRxInfo::new(size, eos[0]), &words).with_eos_tokens(eos);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let slices = SlicedBiasComputer::general_slices();
+        let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
+        let Ok(mut factory) = factory else {
+            return failure(Code::Internal, "the vocabulary could not be prepared for grammars");
+        };
+        *factory.limits_mut() = limits();
+        factory.quiet();
+        Ok(Grammars { factory, compilers: AtomicUsize::new(0) })
+    }
+
+    /// `outer` (Lark, may be empty) is the whole answer and calls `body`, unless that is empty, as @body. Compiles on a
+    /// thread of its own: grammars recurse deeply, and one that takes too long is given up.
+    pub fn compile(self: &Arc<Self>, outer: &str, kind: Kind, body: &str) -> Outcome<Grammar> {
+        let grammar = top_level(outer, kind, body)?;
+        if self.compilers.fetch_add(1, Ordering::SeqCst) >= MAX_COMPILERS {
+            self.compilers.fetch_sub(1, Ordering::SeqCst);
+            return failure(Code::Exhausted, "too many grammars are being compiled; try again");
+        }
+        let (send, receive) = mpsc::channel();
+        let this = self.clone();
+        let compile = move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| this.build(grammar)));
+            this.compilers.fetch_sub(1, Ordering::SeqCst);
+            let _ = send.send(result);
+        };
+        let thread = std::thread::Builder::new().name("grammar".into()).stack_size(COMPILER_STACK_BYTES);
+        if thread.spawn(compile).is_err() {
+            self.compilers.fetch_sub(1, Ordering::SeqCst);
+            return failure(Code::Exhausted, "no thread to compile the grammar; try again");
+        }
+        match receive.recv_timeout(COMPILE_TIMEOUT) {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => failure(Code::Invalid, "the grammar cannot be compiled"),
+            Err(_) => failure(Code::TooLarge, "the grammar takes too long to compile"),
+        }
+    }
+
+    fn build(&self, grammar: TopLevelGrammar) -> Outcome<Grammar> {
+        let mut start = Matcher::new(self.factory.create_parser(grammar));
+        let mask = match start.compute_mask_or_eos() {
+            Ok(mask) => mask,
+            Err(e) => return failure(Code::Invalid, readable(&e.to_string())),
+        };
+        if mask.is_zero() {
+            return failure(Code::Invalid, "no token of this model can begin a text of the grammar");
+        }
+        Ok(Grammar { start })
+    }
+}
+
+impl Grammar {
+    pub fn start(&self) -> Run {
+        Run { matcher: self.start.deep_clone() }
+    }
+}
+
+impl Run {
+    /// Goes on by `ids`; then bit i of `mask` says whether token i may come next. Ends of the answer are allowed where
+    /// the grammar accepts, and are all that is allowed where it cannot go on.
+    pub fn next(&mut self, ids: &[u32], mask: &mut [u32]) -> Outcome<()> {
+        match self.advance(ids) {
+            Ok(allowed) if !allowed.is_zero() => {
+                let words = allowed.as_slice();
+                let count = words.len().min(mask.len());
+                mask[..count].copy_from_slice(&words[..count]);
+                mask[count..].fill(0);
+                Ok(())
+            }
+            Ok(_) => failure(Code::Invalid, "the grammar leads to a place where no token is allowed"),
+            Err(e) => failure(Code::Invalid, readable(&e.to_string())),
+        }
+    }
+
+    fn advance(&mut self, ids: &[u32]) -> anyhow::Result<SimpleVob> {
+        self.matcher.consume_tokens(ids)?;
+        self.matcher.compute_mask_or_eos()
+    }
+}
+
+/// The first lines of an error: later ones quote the grammar.
+fn readable(message: &str) -> String {
+    let cut: String = message.trim().chars().take(400).collect();
+    let lines: Vec<&str> = cut.lines().map(str::trim).filter(|l| !l.is_empty()).take(3).collect();
+    lines.join("; ")
+}
+
+fn top_level(outer: &str, kind: Kind, body: &str) -> Outcome<TopLevelGrammar> {
+    let text_limit = if kind == Kind::JsonSchema { MAX_GRAMMAR_BYTES } else { MAX_LARK_BYTES };
+    if outer.len() > MAX_GRAMMAR_BYTES || body.len() > text_limit {
+        return failure(Code::TooLarge, format!("the grammar is longer than {} KiB", text_limit >> 10));
+    }
+    let mut grammars = Vec::new();
+    if !outer.is_empty() {
+        grammars.push(GrammarWithLexer::from_lark(outer.to_string()));
+    }
+    if !body.is_empty() {
+        let mut grammar = match kind {
+            Kind::Lark => GrammarWithLexer::from_lark(check_lark(body)?.to_string()),
+            Kind::Regex => GrammarWithLexer::from_regex(check_nesting(body)?),
+            Kind::JsonSchema => GrammarWithLexer::from_json_schema(schema(body)?),
+        };
+        grammar.name = Some("body".into());
+        grammars.push(grammar);
+    }
+    Ok(TopLevelGrammar { grammars, max_tokens: None })
+}
+
+fn check_nesting(text: &str) -> Outcome<&str> {
+    let (mut depth, mut escaped) = (0usize, false);
+    for c in text.chars() {
+        match c {
+            '(' | '[' | '{' if !escaped => depth += 1,
+            ')' | ']' | '}' if !escaped => depth = depth.saturating_sub(1),
+            _ => (),
+        }
+        escaped = c == '\\' && !escaped;
+        if depth > MAX_NESTING {
+            return failure(Code::TooLarge, format!("the grammar has more than {MAX_NESTING} brackets in each other"));
+        }
+    }
+    Ok(text)
+}
+
+fn check_lark(text: &str) -> Outcome<&str> {
+    if text.contains("::=") {
+        return failure(Code::Unsupported, "the grammar is written in EBNF (::=); write it in Lark's syntax");
+    }
+    check_nesting(text)
+}
+
+/// A schema with the settings that this server compiles with.
+pub fn schema(text: &str) -> Outcome<Json> {
+    let json: Json = match serde_json::from_str(text) {
+        Ok(json) => json,
+        Err(e) => return failure(Code::Invalid, format!("the schema is not JSON: {e}")),
+    };
+    let mut object = match json {
+        Json::Object(object) => object,
+        Json::Bool(_) => serde_json::Map::from_iter([("allOf".to_string(), Json::Array(vec![json]))]),
+        _ => return failure(Code::Invalid, "the schema must be an object or a boolean"),
+    };
+    object.insert("x-guidance".into(), serde_json::json!({ "whitespace_pattern": WHITE_SPACE }));
+    Ok(Json::Object(object))
+}
