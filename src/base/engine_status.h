@@ -97,6 +97,9 @@ struct EngineStatus {
   std::atomic<uint64_t> preemptions{0};
   std::atomic<uint64_t> decode_steps{0}, extend_steps{0}, mixed_steps{0};
 
+  // Grammars: masks computed and the threads' time for them; constrained rows whose mask came after their step.
+  std::atomic<uint64_t> masks{0}, mask_us{0}, late_masks{0};
+
   // Contracts 1-3. The first two stay 0, the third without --mixed fold; the fourth counts what a cost model that was too hopeful,
   // or a busy machine, made longer than planned.
   LabelledCounters host_block;                      // tailrace_host_block_total{site}

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/token_constraint.h"
 
 namespace tailrace {
 
@@ -102,6 +103,8 @@ struct Request {
   int32_t min_tokens = 0;                 // no stop token ends the sequence before this many tokens
   std::vector<TokenId> stop_token_ids;    // end-of-sequence ids included, unless ignore_eos
   SamplingParams sampling;
+  // Null: any token may come. Else its ends are among stop_token_ids, and where it must end before min_tokens it does.
+  std::shared_ptr<const TokenConstraint> constraint;
   std::string cache_salt;                 // prefix reuse only among equal salts; empty is a salt like any other
   std::shared_ptr<TokenStream> stream = std::make_shared<TokenStream>();
 };

@@ -28,6 +28,7 @@ enum class Fault : uint32_t {
   kAdmitByTokens = 16,          // 16: admission counts tokens instead of blocks per group
   kNoPreemptBackoff = 17,       // 17: admission ignores preemptions
   kInlineTokenize = 18,         // 18: tokenizing runs on the I/O threads
+  kStaleMask = 102,             // no hazard: a row is sampled under whatever mask its slot holds (host backends)
   kIgnoreStopFlags = 101,       // no hazard: a row whose stop id was sampled runs once more (host backends)
 };
 

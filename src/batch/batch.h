@@ -73,6 +73,7 @@ struct RowSampling {
   int32_t num_bias;
   int32_t num_stop_ids;
   int32_t min_len;           // no stop id may be sampled while the log is shorter (prompt_len + min_tokens)
+  int32_t constrained;       // 1: only what the slot's mask allows may be sampled; min_tokens is in the mask then
 };
 
 // Tables indexed by slot, which live on the device and are advanced by each step.
@@ -84,7 +85,12 @@ struct RowStateView {
   TokenId* bias_ids;           // [max_rows][kMaxLogitBias]
   float* bias_values;          // [max_rows][kMaxLogitBias]
   TokenId* stop_ids;           // [max_rows][kMaxStopTokenIds]
-  int32_t* stopped;            // [max_rows] 1: the sampler chose a stop id; 0 when the row starts
+  int32_t* stopped;            // [max_rows] 1: the sampler chose a stop id, or came before its mask; 0 when the row starts
+  // Pinned host memory, which other threads write while steps run: a mask first, then its mask_len. A row whose kv_len
+  // is another when the sampler comes to it is late: it gets kNoToken and is stopped, so that nobody waits for it.
+  const uint32_t* masks;       // [max_rows][mask_words] bit i % 32 of word i / 32: whether token i may come next
+  const int32_t* mask_len;     // [max_rows] tokens of the log that the slot's mask follows
+  int64_t mask_words;
 };
 
 inline constexpr TokenId kNoToken = -1;  // the id of an idle row's result

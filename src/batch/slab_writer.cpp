@@ -56,7 +56,8 @@ RowSampling row_sampling(const Request& request) {
                      .prompt_len = prompt_len,
                      .num_bias = static_cast<int32_t>(s.logit_bias.size()),
                      .num_stop_ids = static_cast<int32_t>(request.stop_token_ids.size()),
-                     .min_len = prompt_len + request.min_tokens};
+                     .min_len = prompt_len + (request.constraint ? 0 : request.min_tokens),
+                     .constrained = request.constraint ? 1 : 0};
 }
 
 void write_starts(const StepPlan& plan, Cursor& cursor, SlabHeader* header) {

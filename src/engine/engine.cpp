@@ -116,9 +116,10 @@ void Engine::fail_flushes() {
 }
 
 void Engine::receive() {
-  const bool idle = scheduler_.idle() && !inflight_ && !stop_;
+  const bool has_nothing = scheduler_.idle() && !inflight_ && !stop_;
+  const bool idle = has_nothing || scheduler_.waits_for_masks();  // whoever computes those wakes the queue
   status_.idle = idle;
-  if (idle) was_idle_ = true;
+  if (has_nothing) was_idle_ = true;
   auto requests = queue_.take(idle ? kIdleTurn : std::chrono::milliseconds(0));
   status_.idle = false;
   status_.beat();
@@ -142,7 +143,7 @@ std::optional<Engine::Inflight> Engine::launch_next() {
   const int64_t plan_ns = now_ns();
   const StepPlan plan = scheduler_.plan_step();
   if (plan.empty()) {
-    plan_waited_ |= inflight_;
+    plan_waited_ |= inflight_ || scheduler_.waits_for_masks();
     return std::nullopt;
   }
   const int64_t launch_ns = now_ns();
@@ -183,7 +184,7 @@ void Engine::process(Inflight& inflight) {
   inflight.record.result_ns = now_ns();
   for (int i = 0; i < inflight.step.num_rows; ++i) {
     ids_[i] = inflight.step.sampled[i].id;
-    if (i < inflight.shape.decode_rows && ids_[i] == kNoToken) status_.spared_rows++;
+    if (i < inflight.shape.decode_rows && ids_[i] == kNoToken) num_idle_rows_++;
   }
   scheduler_.on_result({.step = inflight.step.step, .ids = std::span(ids_).first(inflight.step.num_rows)});
   measure(inflight);
@@ -274,6 +275,8 @@ void Engine::publish() {
   status_.extend_steps = stats.extend_steps;
   status_.mixed_steps = stats.mixed_steps;
   status_.mixed_floor_steps = stats.floor_steps;
+  status_.late_masks = stats.late_masks;
+  status_.spared_rows = num_idle_rows_ - stats.late_rows;
   status_.launches = runner_.launches();
   status_.slab_copies = runner_.slabs();
   const DeviceCounters counters = runner_.device().counters();

@@ -89,6 +89,7 @@ class Engine {
   bool inflight_ = false;
   bool refuse_ = false;        // aborted or at its end: requests still in the queue are refused
   uint64_t num_launched_ = 0, num_processed_ = 0;
+  uint64_t num_idle_rows_ = 0;  // decode rows that turned idle before their step
   std::atomic<bool> stop_{false}, abort_{false};
   std::mutex flush_mutex_;
   std::vector<Flush> flushes_;  // guarded by flush_mutex_

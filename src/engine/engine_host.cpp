@@ -75,6 +75,11 @@ int load_threads(const EngineSetup& setup) {
   return setup.threads > 0 ? setup.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+int mask_threads(const EngineSetup& setup) {
+  if (setup.mask_threads > 0) return setup.mask_threads;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 4, 1, 8);
+}
+
 // A checkpoint that was opened and checked, its model described with `loader`.
 struct Described {
   std::shared_ptr<Checkpoint> checkpoint;
@@ -183,7 +188,11 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   host->runner_ = std::move(*runner);
   host->cost_ = setup.measure_cost ? measure_cost_model(*host->runner_, plan->step.vocab) : setup.cost;
   host->report_.decisions = host->backend_->decisions();
-  host->scheduler_ = std::make_unique<Scheduler>(scheduler_config(setup, *plan, host->cost_));
+  host->masks_ = std::make_unique<MaskWorkers>(host->runner_->mask_table(), mask_threads(setup), status,
+                                               [&queue] { queue.wake(); });
+  SchedulerConfig scheduling = scheduler_config(setup, *plan, host->cost_);
+  scheduling.masks = host->masks_.get();
+  host->scheduler_ = std::make_unique<Scheduler>(std::move(scheduling));
   EngineLoopOptions loop = setup.engine;
   loop.fold = setup.mixed == MixedMode::kFold;
   host->engine_ = std::make_unique<Engine>(loop, *host->runner_, *host->scheduler_, queue, status);

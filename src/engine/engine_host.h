@@ -20,6 +20,7 @@ struct EngineSetup {
   std::string gpu_name;             // of the GPU, which decide_device has asked: says which tuning table serves
   std::string backend = "cpu";      // on the CPU: "cpu" or "reference"; a GPU has one
   int threads = 0;                  // 0: all cores
+  int mask_threads = 0;             // that compute grammars' masks; 0: a quarter of the cores, at most eight
   bool dummy_weights = false;       // --load-format dummy: config.json is enough
   uint64_t dummy_seed = 0;
   int64_t real_vocab = 0;           // ids below this exist; later rows of the head are padding, never sampled. 0: all
@@ -79,6 +80,7 @@ class EngineHost {
   std::unique_ptr<Backend> backend_;
   Model model_;
   std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<MaskWorkers> masks_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Engine> engine_;
   std::thread thread_;

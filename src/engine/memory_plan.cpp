@@ -34,8 +34,8 @@ int32_t num_checkpoints(const StateSpec& states, const EngineLimits& limits, siz
 }
 
 struct Fixed {
-  size_t tables = 0, row_state = 0, staging_device = 0, staging_pinned = 0, scratch = 0;
-  size_t total() const { return tables + row_state + staging_device + staging_pinned + scratch; }
+  size_t tables = 0, row_state = 0, masks = 0, staging_device = 0, staging_pinned = 0, scratch = 0;
+  size_t total() const { return tables + row_state + masks + staging_device + staging_pinned + scratch; }
 };
 
 // Fails where the backend cannot serve the model at these limits.
@@ -46,6 +46,7 @@ Expected<Fixed> fixed_bytes(const Model& model, const Backend& backend, const Me
   f.tables = sizeof(int32_t) * rows * stride * model.groups.size();
   f.row_state = rows * (sizeof(TokenId) * (plan.context_length + 1) + sizeof(RowSampling) + sizeof(BatchRow) +
                         kMaxLogitBias * (sizeof(TokenId) + sizeof(float)) + kMaxStopTokenIds * sizeof(TokenId));
+  f.masks = rows * sizeof(int32_t) * (mask_words(plan.step.vocab) + 1);
   f.staging_device = Staging::device_bytes(slab_capacity(plan.slab));
   f.staging_pinned = Staging::pinned_bytes(slab_capacity(plan.slab), plan.step.max_rows);
   const auto scratch = backend.scratch_bytes(model.blocks, plan.step);
@@ -113,6 +114,7 @@ void write_ledger(const Model& model, const Backend& backend, size_t weight_byte
   }
   ledger.push_back({"block tables", fixed.tables, rows + " x " + std::to_string(plan->context_length) + " tokens"});
   ledger.push_back({"row state", fixed.row_state, "token log, sampling state, bias, stop ids of " + rows});
+  ledger.push_back({"masks, pinned", fixed.masks, "tokens that grammars allow, of " + rows});
   ledger.push_back({"scratch", fixed.scratch,
                     "activations of " + std::to_string(plan->max_step_tokens) +
                         " tokens, decode partials, logits"});

@@ -73,8 +73,12 @@ Status ModelRunner::claim_row_state() {
   state.bias_values = static_cast<float*>(device_.alloc_device(sizeof(float) * rows * kMaxLogitBias));
   state.stop_ids = static_cast<TokenId*>(device_.alloc_device(sizeof(TokenId) * rows * kMaxStopTokenIds));
   state.stopped = static_cast<int32_t*>(device_.alloc_device(sizeof(int32_t) * rows));
+  masks_.num_words = state.mask_words = mask_words(plan_.step.vocab);
+  masks_.words = static_cast<uint32_t*>(device_.alloc_pinned(sizeof(uint32_t) * rows * masks_.num_words));
+  masks_.len = static_cast<int32_t*>(device_.alloc_pinned(sizeof(int32_t) * rows));
+  state.masks = masks_.words, state.mask_len = masks_.len;
   binding_.targets.rows = static_cast<BatchRow*>(device_.alloc_device(sizeof(BatchRow) * rows));
-  if (!binding_.targets.rows || !state.token_log || !state.sampling || !state.bias_ids || !state.bias_values ||
+  if (!masks_.words || !masks_.len || !binding_.targets.rows || !state.token_log || !state.sampling || !state.bias_ids || !state.bias_values ||
       !state.stop_ids || !state.stopped) {
     return Status(StatusCode::kResourceExhausted, "the device has no room for the row state");
   }

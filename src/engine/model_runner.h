@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "batch/staging.h"
+#include "engine/mask_workers.h"
 #include "engine/memory_plan.h"
 #include "kernels/backend.h"
 #include "model/model.h"
@@ -33,6 +34,7 @@ class ModelRunner {
   LaunchedStep launch(const StepPlan& plan);
 
   const MemoryPlan& plan() const { return plan_; }
+  MaskTable mask_table() const { return masks_; }  // of plan().step.max_rows slots
   uint64_t launches() const { return launches_; }
   uint64_t slabs() const { return slabs_; }  // launches that needed a copy to the device
   Device& device() { return device_; }
@@ -53,6 +55,7 @@ class ModelRunner {
   std::unique_ptr<Stream> engine_stream_, copy_stream_;
   std::unique_ptr<Staging> staging_;
   StepBinding binding_{};
+  MaskTable masks_;
   uint64_t launches_ = 0;
   uint64_t slabs_ = 0;
   std::vector<PlanRow> last_rows_;  // of the last launch

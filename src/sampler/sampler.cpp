@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/test_fault.h"
 #include "sampler/philox.h"
 #include "sampler/vocab_ops.h"
 
@@ -24,7 +25,7 @@ bool before(const Candidate& a, const Candidate& b) {
 bool needs_processing(const SampleInput& in) {
   const RowSampling& s = *in.sampling;
   return s.num_bias > 0 || s.repetition_penalty != 1.0f || s.presence_penalty != 0.0f || s.frequency_penalty != 0.0f ||
-         (s.num_stop_ids > 0 && in.log_len < s.min_len);
+         (s.num_stop_ids > 0 && in.log_len < s.min_len) || in.mask != nullptr;
 }
 
 // The arrays of one thread, each over the vocabulary.
@@ -74,7 +75,16 @@ void apply_penalties(const SampleInput& in, const Scratch& scratch) {
   }
 }
 
-// Bias, penalties and the min_len mask on a copy; the logits themselves when nothing applies.
+// What the mask allows stays above what it forbids, whatever the logits are: one of those is chosen.
+void apply_mask(const SampleInput& in, const Scratch& scratch) {
+  for (int64_t i = 0; i < in.vocab; ++i) {
+    const bool allowed = (in.mask[i / 32] >> (i % 32) & 1) != 0;
+    const float logit = scratch.logits[i];
+    scratch.logits[i] = !allowed ? -HUGE_VALF : logit > kBanned ? logit : kBanned;
+  }
+}
+
+// Bias, penalties, the min_len mask and the row's own on a copy; the logits themselves when nothing applies.
 const float* process_logits(const SampleInput& in, const Scratch& scratch) {
   if (!needs_processing(in)) return in.logits;
   const RowSampling& s = *in.sampling;
@@ -91,6 +101,7 @@ const float* process_logits(const SampleInput& in, const Scratch& scratch) {
       if (id >= 0 && id < in.vocab) scratch.logits[id] = -HUGE_VALF;
     }
   }
+  if (in.mask != nullptr) apply_mask(in, scratch);
   return scratch.logits;
 }
 
@@ -267,7 +278,8 @@ SampleInput sample_input(const Batch& batch, const BatchRow& row, const float* l
           .log_len = row.kv_len,
           .bias_ids = state.bias_ids + static_cast<int64_t>(row.slot) * kMaxLogitBias,
           .bias_values = state.bias_values + static_cast<int64_t>(row.slot) * kMaxLogitBias,
-          .stop_ids = state.stop_ids + static_cast<int64_t>(row.slot) * kMaxStopTokenIds};
+          .stop_ids = state.stop_ids + static_cast<int64_t>(row.slot) * kMaxStopTokenIds,
+          .mask = state.sampling[row.slot].constrained != 0 ? state.masks + row.slot * state.mask_words : nullptr};
 }
 
 void keep_sampled(const RowStateView& state, const BatchRow& row, TokenId id) {
@@ -279,6 +291,19 @@ void keep_sampled(const RowStateView& state, const BatchRow& row, TokenId id) {
   if (row.kv_len >= s.min_len && std::find(stops, stops + s.num_stop_ids, id) != stops + s.num_stop_ids) {
     state.stopped[slot] = 1;
   }
+}
+
+void sample_batch_row(const Batch& batch, const BatchRow& row, const float* logits, int64_t vocab, void* scratch,
+                      SampledRow* out) {
+  const RowStateView& state = batch.state;
+  if (state.sampling[row.slot].constrained != 0 &&
+      __atomic_load_n(state.mask_len + row.slot, __ATOMIC_ACQUIRE) != row.kv_len && !test_fault(Fault::kStaleMask)) {
+    out->id = kNoToken;
+    state.stopped[row.slot] = 1;
+    return;
+  }
+  sample_row(sample_input(batch, row, logits, vocab), scratch, out);
+  keep_sampled(state, row, out->id);
 }
 
 size_t sampler_scratch_bytes(int64_t vocab) { return Scratch(nullptr, vocab).bytes; }

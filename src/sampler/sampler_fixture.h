@@ -34,9 +34,10 @@ class SamplerFixture {
   std::vector<TokenId> log;
   std::vector<TokenId> bias_ids, stop_ids;
   std::vector<float> bias_values;
+  std::vector<uint32_t> mask;  // empty: none
   RowSampling sampling{.temperature = 1, .top_p = 1, .min_p = 0, .repetition_penalty = 1, .presence_penalty = 0,
                        .frequency_penalty = 0, .top_k = 0, .num_top_logprobs = -1, .seed = 1, .choice_index = 0,
-                       .prompt_len = 0, .num_bias = 0, .num_stop_ids = 0, .min_len = 0};
+                       .prompt_len = 0, .num_bias = 0, .num_stop_ids = 0, .min_len = 0, .constrained = 0};
 
  private:
   SampledRow sample_at(int32_t log_len) {
@@ -44,7 +45,7 @@ class SamplerFixture {
     sampling.num_stop_ids = static_cast<int32_t>(stop_ids.size());
     SampledRow out{};
     sample_row({.logits = logits_.data(), .vocab = vocab(), .sampling = &sampling, .log = log.data(), .log_len = log_len,
-                .bias_ids = bias_ids.data(), .bias_values = bias_values.data(), .stop_ids = stop_ids.data()},
+                .bias_ids = bias_ids.data(), .bias_values = bias_values.data(), .stop_ids = stop_ids.data(), .mask = mask.empty() ? nullptr : mask.data()},
                scratch_.data(), &out);
     return out;
   }

@@ -201,6 +201,72 @@ TEST(Sampler, min_len_masks_stop_ids_until_the_log_is_long_enough) {
   EXPECT_EQ(row.sample().id, 1);
 }
 
+TEST(Sampler, a_mask_leaves_the_distribution_of_what_it_allows) {
+  const std::vector<double> weights = {0.3, 0.05, 0.2, 0.1, 0.25, 0.1};
+  SamplerFixture row(logits_of(weights));
+  row.mask = {0b010110};  // 1, 2 and 4
+  const std::vector<double> allowed = {0, 0.1, 0.4, 0, 0.5, 0};
+  EXPECT_LT(chi_square(row.histogram(20000), allowed, 20000), 16.3);  // 99.97 % of two degrees of freedom
+  for (const auto& [top_k, top_p, min_p] : {std::tuple(2, 1.0f, 0.0f), std::tuple(0, 0.85f, 0.0f), std::tuple(0, 1.0f, 0.5f)}) {
+    row.sampling.top_k = top_k, row.sampling.top_p = top_p, row.sampling.min_p = min_p;
+    const auto counts = row.histogram(300);
+    for (const auto& [id, count] : counts) EXPECT_TRUE(id == 2 || id == 4) << id;  // filters see what is allowed alone
+    EXPECT_EQ(counts.size(), 2u);
+  }
+  row.sampling.top_k = 1;
+  EXPECT_EQ(row.sample().id, 4);
+  row.sampling.num_top_logprobs = 1;
+  EXPECT_EQ(row.sample().top[0].id, 0);  // log probabilities are the model's
+}
+
+TEST(Sampler, what_a_mask_allows_is_chosen_whatever_its_logits_are) {
+  const float inf = HUGE_VALF;
+  for (const float worst : {-inf, std::nanf(""), -3e38f}) {
+    SamplerFixture row(std::vector<float>(200, 5.0f));
+    row.logits_[77] = row.logits_[150] = worst;
+    row.mask.assign(mask_words(200), 0);
+    row.mask[77 / 32] |= 1u << (77 % 32);
+    for (const float temperature : {0.0f, 1.0f}) {
+      row.sampling.temperature = temperature;
+      EXPECT_EQ(row.sample().id, 77);
+      row.bias_ids = {77}, row.bias_values = {-100};  // banned, but nothing else may come
+      EXPECT_EQ(row.sample().id, 77);
+      row.bias_ids.clear(), row.bias_values.clear();
+    }
+    row.sampling.temperature = 1;
+    row.mask[150 / 32] |= 1u << (150 % 32);
+    for (const auto& [id, count] : row.histogram(100)) EXPECT_TRUE(id == 77 || id == 150) << id;
+  }
+}
+
+TEST(SampleBatchRow, a_row_that_comes_before_its_mask_gets_no_token_and_is_stopped) {
+  constexpr int64_t kVocab = 40;
+  std::vector<TokenId> log(2 * 10, -7), stop_ids(2 * kMaxStopTokenIds), bias_ids(2 * kMaxLogitBias);
+  std::vector<float> bias_values(2 * kMaxLogitBias), logits(kVocab, 0.0f);
+  std::vector<RowSampling> sampling(2);
+  std::vector<int32_t> stopped(2), mask_len = {6, 5};
+  std::vector<uint32_t> masks = {~0u, ~0u, 0, 1u << 3};
+  sampling[1].top_p = sampling[1].repetition_penalty = 1, sampling[1].num_top_logprobs = -1, sampling[1].constrained = 1;
+  Batch batch{};
+  batch.state = {.token_log = log.data(), .log_stride = 10, .sampling = sampling.data(), .bias_ids = bias_ids.data(),
+                 .bias_values = bias_values.data(), .stop_ids = stop_ids.data(), .stopped = stopped.data(),
+                 .masks = masks.data(), .mask_len = mask_len.data(), .mask_words = mask_words(kVocab)};
+  std::vector<std::max_align_t> scratch(sampler_scratch_bytes(kVocab) / sizeof(std::max_align_t) + 1);
+  init_sampler_scratch(scratch.data(), kVocab);
+  SampledRow out{};
+  const auto sample = [&](int32_t kv_len) {
+    sample_batch_row(batch, {.slot = 1, .q_start = 0, .q_len = 1, .kv_len = kv_len, .samples = 1}, logits.data(), kVocab,
+                     scratch.data(), &out);
+    return out.id;
+  };
+  EXPECT_EQ(sample(5), 35);  // the slot's own mask
+  EXPECT_EQ(log[10 + 5], 35);
+  EXPECT_EQ(stopped[1], 0);
+  EXPECT_EQ(sample(6), kNoToken);  // the mask is still the last token's
+  EXPECT_EQ(log[10 + 6], -7);
+  EXPECT_EQ(stopped[1], 1);
+}
+
 TEST(KeepSampled, logs_the_id_and_flags_the_stop_ids_that_count) {
   std::vector<TokenId> log(2 * 10, -7), stop_ids(2 * kMaxStopTokenIds);
   std::vector<RowSampling> sampling(2);

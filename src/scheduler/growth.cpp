@@ -74,8 +74,8 @@ bool Scheduler::Impl::make_room_for(Sequence& sequence) {
 }
 
 bool Scheduler::Impl::resolve_stall() {
-  if (inflight.size() > 1 || running.empty())
-    return false;  // the back of `inflight` is the step being planned
+  if (inflight.size() > 1 || running.empty() || masks_missing)
+    return false;  // the back of `inflight` is the step being planned; masks come by themselves
   CHECK(leaving.empty());
   if (running.size() > 1) {
     admission.on_preempted(running);

@@ -11,7 +11,7 @@ namespace tailrace {
 StepPlan Scheduler::Impl::plan_step() {
   CHECK_MSG(inflight.empty() || inflight.back().launched, "the last plan was not launched");
   take_cancelled();
-  admission_closed = false;
+  admission_closed = masks_missing = false;
   StepPlan plan;
   if (inflight.size() >= kMaxInflight) return plan;
   plan.step = next_step;
@@ -115,12 +115,17 @@ void Scheduler::Impl::add_decode_rows(StepPlan& plan, StepShape& shape) {
   for (size_t i = 0; i < running.size(); ++i) {
     Sequence& sequence = *running[i];
     if (!sequence.ready_to_decode()) continue;
+    if (!sequence.mask_will_do()) {
+      masks_missing = true;
+      continue;
+    }
     index.expire(sequence.kv, sequence.computed_len, sequence.last_step, sequence.inflight > 0);
     grow_for_decode(sequence);
   }
   if (top_up_due) top_up_decode_rows();
   for (Sequence* sequence : running) {
-    if (!sequence->ready_to_decode() || sequence->computed_len >= index.covered_len(sequence->kv))
+    if (!sequence->ready_to_decode() || sequence->computed_len >= index.covered_len(sequence->kv) ||
+        !sequence->mask_will_do())
       continue;
     CHECK(sequence->computed_len == sequence->planned_len - 1);
     add_row(plan, *sequence, 1, true);
@@ -201,6 +206,10 @@ bool Scheduler::Impl::add_chunk(StepPlan& plan, StepShape& shape, Sequence& sequ
     q_len = index.cover(sequence.kv, want_len) - sequence.computed_len;
   }
   if (q_len <= 0) return false;  // younger rows in prefill wait for blocks
+  if (sequence.computed_len + q_len == sequence.prefill_len && !sequence.mask_is_there()) {
+    masks_missing = true;  // computed since it was admitted; prompts whose last tokens ran without one would run again
+    return false;
+  }
   const bool first_chunk = sequence.logged_len == 0;
   if (first_chunk) plan.starts.push_back({sequence.slot, sequence.request});
   const auto ids = sequence.tokens.begin();

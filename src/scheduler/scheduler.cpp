@@ -29,21 +29,28 @@ Status Scheduler::Impl::admit(std::shared_ptr<const Request> request) {
   sequence->prompt_len = sequence->known_len();
   sequence->max_len = sequence->prompt_len + sequence->request->max_tokens;
   sequence->prefill_len = sequence->planned_len = sequence->prompt_len;
+  if (sequence->request->constraint) {
+    if (config.masks == nullptr) return Status(StatusCode::kUnsupported, "this engine has no grammars");
+    sequence->masks = config.masks->open(sequence->request);
+  }
   admission.enqueue(sequence.get());
   Sequence* key = sequence.get();
   sequences.emplace(key, std::move(sequence));
   return {};
 }
 
+// Those whose client left, and those whose grammar failed.
 void Scheduler::Impl::take_cancelled() {
   const auto cancel = [this](Sequence* sequence) {
     SequenceUpdate update;
-    update.finish = FinishReason::kCancelled;
+    if (sequence->masks) update.error = sequence->masks->failure();
+    update.finish = update.error.ok() ? FinishReason::kCancelled : FinishReason::kError;
     finish(*sequence, std::move(update));
   };
   const auto first_cancelled = [](const auto& list) -> Sequence* {
     for (Sequence* sequence : list) {
-      if (sequence->stream->cancelled() && !sequence->finished) return sequence;
+      if (sequence->finished) continue;
+      if (sequence->stream->cancelled() || (sequence->masks && !sequence->masks->failure().ok())) return sequence;
     }
     return nullptr;
   };
@@ -89,6 +96,7 @@ void Scheduler::Impl::release_slot_and_blocks(Sequence& sequence) {
   }
   const bool aborted = sequence.state == SequenceState::kRetiring && sequence.stream->cancelled();
   index.release(sequence.kv, aborted && test_fault(Fault::kAbortLeaks));
+  if (sequence.masks) sequence.masks->bind(-1);
   free_slots.push_back(sequence.slot);
   sequence.slot = -1;
 }
@@ -122,6 +130,7 @@ void Scheduler::Impl::start_running(Sequence& sequence, const PrefixMatch& match
   sequence.state_begun = false;
   sequence.checkpoint_len = sequence.computed_len;
   sequence.shared_len = match.shared_blocks * index.block_size();
+  if (sequence.masks) sequence.masks->bind(sequence.slot);
   if (!sequence.admitted_before) {
     sequence.admitted_before = true;
     sequence.stream->cached_len.store(sequence.computed_len, std::memory_order_relaxed);
@@ -157,8 +166,12 @@ void Scheduler::Impl::on_result(const StepResult& result) {
     Sequence& sequence = *step.rows[i].sequence;
     --sequence.inflight;
     if (sequence.slot >= 0) index.settle(sequence.kv, completed_step);
-    if (step.rows[i].samples && !sequence.finished)
+    if (!step.rows[i].samples || sequence.finished) continue;
+    if (result.ids[i] < 0 && sequence.masks) {
+      take_late(sequence);
+    } else {
       give_token(sequence, static_cast<int32_t>(i), result.ids[i]);
+    }
   }
   for (const StepInFlight::Row& row : step.rows) leave_if_unused(*row.sequence);
 }
@@ -176,9 +189,10 @@ void Scheduler::Impl::give_token(Sequence& sequence, int32_t row, TokenId token)
   update.row = row;
   update.token = token;
   const auto& stops = request.stop_token_ids;
-  const bool stopped =
-      before >= request.min_tokens && std::find(stops.begin(), stops.end(), token) != stops.end();
+  const bool stopped = (sequence.masks || before >= request.min_tokens) &&
+                       std::find(stops.begin(), stops.end(), token) != stops.end();
   if (!stopped && sequence.known_len() < sequence.max_len) {
+    if (sequence.masks) sequence.masks->push(token);
     updates.push_back(std::move(update));
     return;
   }
@@ -187,12 +201,26 @@ void Scheduler::Impl::give_token(Sequence& sequence, int32_t row, TokenId token)
   updates.push_back(std::move(update));
   sequence.finished = true;
   sequence.stopped = stopped;
+  stop_planning(sequence, SequenceState::kRetiring);
+  if (test_fault(Fault::kReleaseInFlight)) release_slot_and_blocks(sequence);
+}
+
+void Scheduler::Impl::stop_planning(Sequence& sequence, SequenceState state) {
   if (sequence.state == SequenceState::kRunning) {
     running.erase(std::find(running.begin(), running.end(), &sequence));
     leaving.push_back(&sequence);
   }
-  sequence.state = SequenceState::kRetiring;
-  if (test_fault(Fault::kReleaseInFlight)) release_slot_and_blocks(sequence);
+  sequence.state = state;
+}
+
+// The device left the row out, and leaves it out of steps behind: it starts over, with what it has.
+void Scheduler::Impl::take_late(Sequence& sequence) {
+  ++stats.late_rows;
+  if (sequence.state != SequenceState::kRunning) return;
+  ++stats.late_masks;
+  sequence.late_backoff = std::clamp(2 * sequence.late_backoff, kFirstBackoff, kMostBackoff);
+  sequence.eager_from = sequence.known_len() + sequence.late_backoff;
+  stop_planning(sequence, SequenceState::kPreempting);
 }
 
 void Scheduler::Impl::fail_all(const Status& error) {
@@ -216,6 +244,7 @@ Status Scheduler::admit(std::shared_ptr<const Request> request) {
   return impl_->admit(std::move(request));
 }
 StepPlan Scheduler::plan_step() { return impl_->plan_step(); }
+bool Scheduler::waits_for_masks() const { return impl_->masks_missing && impl_->inflight.empty(); }
 void Scheduler::on_launched(const StepPlan& plan) { impl_->on_launched(plan); }
 void Scheduler::on_result(const StepResult& result) { impl_->on_result(result); }
 std::vector<SequenceUpdate> Scheduler::take_updates() { return std::exchange(impl_->updates, {}); }

@@ -11,6 +11,7 @@
 #include "base/request.h"
 #include "kv/kv_index.h"
 #include "scheduler/cost_model.h"
+#include "scheduler/mask_source.h"
 #include "scheduler/step_plan.h"
 
 namespace tailrace {
@@ -32,6 +33,7 @@ struct SchedulerConfig {
   MixedMode mixed = MixedMode::kSplit;
   double max_mixed_ratio = 4.0;        // contract 3
   CostModel cost;
+  MaskSource* masks = nullptr;         // outlives the scheduler; null: constrained requests are refused
 };
 
 // What a processed step means for one request: at most one token, and its end.
@@ -50,6 +52,8 @@ struct SchedulerStats {
   KvGroupUsage checkpoints;  // of recurrent states
   uint64_t preemptions = 0, prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   uint64_t mixed_steps = 0, decode_steps = 0, extend_steps = 0;
+  uint64_t late_masks = 0;   // constrained rows whose mask was not there when their step came to sampling
+  uint64_t late_rows = 0;    // such rows, and those of steps that were queued behind
   uint64_t floor_steps = 0;  // mixed steps whose smallest chunk alone exceeds max_mixed_ratio (every second step at most)
 };
 
@@ -67,10 +71,14 @@ class Scheduler {
   // nothing can run now: idle, or everything waits for steps in flight.
   StepPlan plan_step();
 
+  // Whether the last plan was empty, with nothing in flight, because all that could run waits for masks.
+  bool waits_for_masks() const;
+
   // The step of `plan` was launched; its result arrives later by on_result. Every non-empty plan must be launched.
   void on_launched(const StepPlan& plan);
 
-  // Results in launch order, at most the launched steps. Tokens of sequences that ended meanwhile are dropped.
+  // Results in launch order, at most the launched steps. Tokens of sequences that ended meanwhile are dropped. A constrained
+  // row without a token came before its mask: the answer goes back to the waiting line, as if it were preempted.
   void on_result(const StepResult& result);
 
   // The updates since the last call, in order; each request gets exactly one with `finished`.

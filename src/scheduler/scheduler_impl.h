@@ -38,6 +38,8 @@ struct Scheduler::Impl {
   void on_result(const StepResult& result);
   void fail_all(const Status& error);
   void give_token(Sequence& sequence, int32_t row, TokenId token);
+  void take_late(Sequence& sequence);  // its mask came after its step
+  void stop_planning(Sequence& sequence, SequenceState state);  // releases nothing yet
   void finish(Sequence& sequence,
               SequenceUpdate update);  // reports the end; releases now or when no step uses it
   void start_running(Sequence& sequence, const PrefixMatch& match);
@@ -89,6 +91,7 @@ struct Scheduler::Impl {
   bool floor_step = false;       // the step being built holds a chunk that alone exceeds the ratio
   bool last_was_floor_step = false;  // such a step is followed by one without
   bool admission_closed = false;     // somebody was preempted for this step: nobody comes in
+  bool masks_missing = false;        // somebody could run but for its mask, when the last step was planned
   bool top_up_due = false;           // some row needed blocks: all get theirs in the same step
   std::string broken_budget;         // first violation of a budget, for check_invariants
 
@@ -101,6 +104,9 @@ struct Scheduler::Impl {
       64;  // fewer are computed twice rather than waited for
   static constexpr size_t kMaxPassedOver = 64;
   static constexpr uint64_t kLookUpAgainSteps = 32;
+  // A mask that is late costs its row two steps and a block's recompute. The row goes on without risk for a while, longer
+  // each time.
+  static constexpr int32_t kFirstBackoff = 16, kMostBackoff = 1024;
 };
 
 }  // namespace tailrace

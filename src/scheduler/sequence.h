@@ -9,6 +9,7 @@
 #include "base/request.h"
 #include "kv/block_index.h"
 #include "kv/sequence_kv.h"
+#include "scheduler/mask_source.h"
 
 namespace tailrace {
 
@@ -49,6 +50,9 @@ struct Sequence {
   int32_t shared_len = 0;      // tokens that the tree had of it when it started: others share them
   bool finished = false;  // its finish update was given
   bool stopped = false;   // by its last token: the device gave that one no KV, though a step was planned for it
+  std::unique_ptr<MaskRun> masks;  // of a constrained request
+  int32_t eager_from = 0;   // from this many tokens on, steps are planned before their mask is there
+  int32_t late_backoff = 0; // tokens for which they are not, after the last mask that came late
   SequenceKv kv;
 
   int32_t known_len() const { return static_cast<int32_t>(tokens.size()); }
@@ -57,6 +61,10 @@ struct Sequence {
   // Every token that it may have is planned: only results are awaited.
   bool exhausted() const { return !prefilling() && planned_len >= max_len; }
   bool ready_to_decode() const { return !prefilling() && planned_len < max_len; }
+  // What a step that samples token number planned_len needs. Eagerly: the mask is computed while the step runs, and comes
+  // before its sampler mostly.
+  bool mask_is_there() const { return !masks || (planned_len == known_len() && masks->ready_len() == planned_len); }
+  bool mask_will_do() const { return !masks || planned_len >= eager_from || mask_is_there(); }
   // Tokens whose KV a launched step wrote and whose ids are known: what the prefix cache may take.
   // The last sampled token has no KV unless a later step ran; a stop token never has.
   int32_t written_len() const { return std::min(computed_len, known_len() - (stopped ? 1 : 0)); }

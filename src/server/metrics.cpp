@@ -57,6 +57,11 @@ class EngineFamilies {
     counter("slab_copies", "Steps whose rows or tables had to be sent to the device.", engine_.slab_copies);
     counter("spared_rows", "Decode rows that a stop token ended while their next step was queued: the device left them out.",
             engine_.spared_rows);
+    counter("grammar_masks", "Masks computed for answers under a grammar.", engine_.masks);
+    family("grammar_mask_seconds_total", "Time of the threads that compute them.", MetricType::Counter);
+    sample(static_cast<double>(engine_.mask_us.load()) * 1e-6);
+    counter("grammar_late_masks", "Rows left out of the step that they were in, since their mask came after it.",
+            engine_.late_masks);
     counter("mixed_floor_steps", "Mixed steps whose smallest chunk alone exceeds the bound.", engine_.mixed_floor_steps);
     family("device_idle_seconds_total", "Contract 6: device idle between steps, by cause.", MetricType::Counter);
     labelled("cause", "host_late", engine_.idle_host_late_us.load() * 1e-6);

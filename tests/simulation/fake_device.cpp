@@ -31,8 +31,8 @@ TokenId sample_token(uint64_t chain, int32_t len, const Request& request) {
   return is_stop && len < min_len ? kVocabulary + token : token;
 }
 
-FakeDevice::FakeDevice(const KvIndexConfig& kv, int32_t max_rows, int32_t context_length)
-    : kv_(kv) {
+FakeDevice::FakeDevice(const KvIndexConfig& kv, int32_t max_rows, int32_t context_length, FakeMasks& masks)
+    : kv_(kv), masks_(masks) {
   const int32_t max_blocks = context_length / kv_.block_size + 2;
   for (const KvGroupConfig& group : kv_.groups) {
     cells_.emplace_back(size_t(group.num_blocks) * kv_.block_size, 0);
@@ -240,6 +240,10 @@ StepResult FakeDevice::complete_oldest() {
     const int32_t len = row.row.kv_len();
     const uint64_t difference = read_row(row, step.step) + move_state(row, step.step);
     if (!row.row.samples) continue;
+    if (slot.request->constraint && !masks_.ready(row.row.slot, *slot.request, len)) {
+      slot.stopped = true;
+      continue;
+    }
     ids_[i] = sample_token(slot.chain[len - 1] + difference, len, *slot.request);
     const auto& stops = slot.request->stop_token_ids;
     slot.stopped = std::find(stops.begin(), stops.end(), ids_[i]) != stops.end();

@@ -1,6 +1,7 @@
 // FakeDevice: runs launched steps in order, late, and knows for every KV cell which token prefix it
 // was written for. It samples by a hash of what a row really read, so a foreign, stale or unwritten
-// cell changes the answer and is reported; so does a recurrent state that is not the row's own. A row that sampled a stop id does nothing in steps queued behind.
+// cell changes the answer and is reported; so does a recurrent state that is not the row's own. A row that sampled a
+// stop id, or came before its mask, does nothing in steps queued behind.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "kv/kv_index.h"
 #include "scheduler/step_plan.h"
+#include "simulation/fake_masks.h"
 
 namespace tailrace {
 
@@ -22,7 +24,8 @@ TokenId sample_token(uint64_t chain, int32_t len, const Request& request);
 
 class FakeDevice {
  public:
-  FakeDevice(const KvIndexConfig& kv, int32_t max_rows, int32_t context_length);
+  // `masks`: of constrained requests.
+  FakeDevice(const KvIndexConfig& kv, int32_t max_rows, int32_t context_length, FakeMasks& masks);
 
   // Queues a step. Checks that it takes nothing away from the steps in flight.
   void launch(const StepPlan& plan);
@@ -71,6 +74,7 @@ class FakeDevice {
   uint64_t* cell(const LaunchedRow& row, int32_t group, int32_t pos);
 
   KvIndexConfig kv_;
+  FakeMasks& masks_;
   std::vector<std::vector<uint64_t>>
       cells_;  // [group][block * block_size + offset]: chain value, 0 unwritten
   std::vector<std::vector<uint64_t>> cell_writers_;        // [group][...]: last step that wrote it

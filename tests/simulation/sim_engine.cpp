@@ -9,12 +9,18 @@ namespace {
 // four.
 constexpr int32_t kMaxMissedSteps = 8;
 
+SchedulerConfig with_masks(SchedulerConfig config, FakeMasks& masks) {
+  config.masks = &masks;
+  return config;
+}
+
 }  // namespace
 
 SimEngine::SimEngine(const SchedulerConfig& config)
-    : config_(config),
-      scheduler_(config),
-      device_(config.kv, config.max_rows, config.context_length) {}
+    : masks_(config.max_rows),
+      config_(with_masks(config, masks_)),
+      scheduler_(config_),
+      device_(config.kv, config.max_rows, config.context_length, masks_) {}
 
 void SimEngine::report(const std::string& what) {
   if (violation_.empty()) violation_ = what;
@@ -37,6 +43,7 @@ Status SimEngine::admit(std::shared_ptr<const Request> request) {
 
 void SimEngine::check() {
   report(device_.violation());
+  report(masks_.violation());
   if (violation_.empty()) report(scheduler_.check_invariants());
 }
 
@@ -97,7 +104,7 @@ void SimEngine::check_oldest_row_moves(const StepPlan& plan) {
     if (answer.finished || answer.missed_steps == -1) continue;
     if (answer.missed_steps == -2)
       answer.missed_steps = 0;
-    else if (oldest && ++answer.missed_steps > kMaxMissedSteps)
+    else if (oldest && !answer.request->constraint && ++answer.missed_steps > kMaxMissedSteps)
       report("the oldest row is starved");
     oldest = false;
   }
@@ -105,6 +112,7 @@ void SimEngine::check_oldest_row_moves(const StepPlan& plan) {
 
 void SimEngine::turn(size_t max_inflight) {
   if (!violation_.empty()) return;
+  masks_.tick();
   last_plan_ = scheduler_.plan_step();
   check();
   const bool launched = !last_plan_.empty();
@@ -124,10 +132,11 @@ void SimEngine::turn(size_t max_inflight) {
                : std::min(max_inflight, device_.num_inflight() - (device_.num_inflight() > 0));
   const bool waits = launched || device_.num_inflight() > 0;
   while (device_.num_inflight() > target && violation_.empty()) complete_oldest();
-  empty_turns_ = waits ? 0 : empty_turns_ + 1;
+  empty_turns_ = waits || scheduler_.waits_for_masks() ? 0 : empty_turns_ + 1;
 }
 
 void SimEngine::complete_oldest() {
+  masks_.tick();
   const StepResult result = device_.complete_oldest();
   report(device_.violation());
   if (!violation_.empty()) return;
@@ -193,6 +202,8 @@ void SimEngine::check_end(const Answer& answer, const SequenceUpdate& update) {
       if (!answer.request->stream->cancelled()) report("a request was cancelled by nobody");
       break;
     case FinishReason::kError:
+      if (!answer.request->constraint && update.error.code() == StatusCode::kInvalidArgument)
+        report("a failed grammar of a request without one");
       break;
   }
 }

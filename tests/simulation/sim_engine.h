@@ -39,6 +39,7 @@ class SimEngine {
   void check_idle_pools();
 
   Scheduler& scheduler() { return scheduler_; }
+  FakeMasks& masks() { return masks_; }
   const StepPlan& last_plan() const {
     return last_plan_;
   }  // empty when the last turn launched nothing
@@ -63,6 +64,7 @@ class SimEngine {
   void check_end(const Answer& answer, const SequenceUpdate& update);
   void trace_number(uint64_t number);
 
+  FakeMasks masks_;
   SchedulerConfig config_;
   Scheduler scheduler_;
   FakeDevice device_;

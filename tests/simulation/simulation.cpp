@@ -29,7 +29,9 @@ std::string describe(const SchedulerConfig& config) {
 // conversations.
 class Workload {
  public:
-  Workload(Random& random, const SchedulerConfig& config) : random_(random), config_(config) {
+  // `constrained`: half of the requests are.
+  Workload(Random& random, const SchedulerConfig& config, bool constrained)
+      : random_(random), config_(config), constrained_(constrained) {
     for (int i = 0; i < 3; ++i)
       prefixes_.push_back(random_tokens(random_.between(1, config.context_length / 2)));
   }
@@ -43,6 +45,7 @@ class Workload {
     request->max_tokens = random_.one_in(5) ? 1 : random_.between(1, context_left);
     request->min_tokens = random_.one_in(4) ? random_.between(0, request->max_tokens) : 0;
     if (!random_.one_in(4)) request->stop_token_ids = {3, 17};
+    if (constrained_ && random_.one_in(2)) request->constraint = fake_constraint();
     return request;
   }
 
@@ -79,6 +82,7 @@ class Workload {
 
   Random& random_;
   const SchedulerConfig& config_;
+  const bool constrained_;
   std::vector<std::vector<TokenId>> prefixes_;
 };
 
@@ -125,13 +129,14 @@ SimulationReport simulate(uint64_t seed, bool recurrent) {
   const SchedulerConfig config = simulation_config(seed, recurrent);
   Random random(seed);
   SimEngine engine(config);
-  Workload workload(random, config);
+  Workload workload(random, config, seed % 3 == 0);
   SimulationReport report;
   report.config = describe(config);
   const int32_t num_requests = random.between(4, 24);
   const int32_t arrival_gap = random.pick({1, 3, 12});
   const int32_t cancel_gap = random.pick({100, 1000, 1000000});
   const int32_t max_delay = random.between(0, 2);
+  engine.masks().set_pace(random.pick({1, 1, 2, 8}), random.pick({0, 0, 200}), seed);
   while (engine.violation().empty()) {
     while (report.requests < uint64_t(num_requests) && random.one_in(arrival_gap)) {
       const int32_t copies = random.one_in(6) ? random.between(2, 4) : 1;
@@ -173,6 +178,7 @@ SimulationReport simulate(uint64_t seed, bool recurrent) {
   report.mixed_steps = stats.mixed_steps;
   report.checkpoint_starts = engine.num_checkpoint_starts();
   report.checkpoints = engine.num_checkpoints();
+  report.late_masks = stats.late_masks;
   for (const auto& [id, answer] : engine.answers()) {
     const bool early = static_cast<int32_t>(answer.tokens.size()) < answer.request->max_tokens;
     report.early_ends += answer.finish == FinishReason::kLength && early;

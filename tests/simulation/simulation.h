@@ -13,7 +13,7 @@ struct SimulationReport {
   std::string config;     // for the failure message
   uint64_t trace = 0;
   uint64_t steps = 0, requests = 0, preemptions = 0, cached_tokens = 0, cancels = 0,
-           mixed_steps = 0, early_ends = 0, checkpoints = 0, checkpoint_starts = 0;
+           mixed_steps = 0, early_ends = 0, checkpoints = 0, checkpoint_starts = 0, late_masks = 0;
 };
 
 // recurrent: of a model with recurrent layers, whose states have checkpoints.

@@ -36,17 +36,18 @@ SimulationReport simulate_all(uint64_t num_seeds, bool recurrent) {
     total.cancels += report.cancels;
     total.mixed_steps += report.mixed_steps;
     total.early_ends += report.early_ends;
+    total.late_masks += report.late_masks;
     total.checkpoints += report.checkpoints;
     total.checkpoint_starts += report.checkpoint_starts;
   }
   std::printf(
       "%llu steps, %llu requests, %llu preemptions, %llu cancels, %llu mixed steps, %llu cached "
-      "tokens, %llu lone ends, %llu checkpoints, %llu starts from one\n",
+      "tokens, %llu lone ends, %llu checkpoints, %llu starts from one, %llu late masks\n",
       (unsigned long long)total.steps, (unsigned long long)total.requests,
       (unsigned long long)total.preemptions, (unsigned long long)total.cancels,
       (unsigned long long)total.mixed_steps, (unsigned long long)total.cached_tokens,
       (unsigned long long)total.early_ends, (unsigned long long)total.checkpoints,
-      (unsigned long long)total.checkpoint_starts);
+      (unsigned long long)total.checkpoint_starts, (unsigned long long)total.late_masks);
   return total;
 }
 
@@ -57,6 +58,7 @@ TEST(Simulation, every_seed_keeps_every_invariant_and_every_answer) {
   EXPECT_GT(total.cancels, g_num_seeds / 4);
   EXPECT_GT(total.mixed_steps, g_num_seeds);
   EXPECT_GT(total.cached_tokens, g_num_seeds);
+  EXPECT_GT(total.late_masks, g_num_seeds / 4);
 }
 
 TEST(Simulation, recurrent_models_too) {

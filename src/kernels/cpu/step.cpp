@@ -209,9 +209,8 @@ void sample_step(const Step& step) {
     const int32_t r = step.scratch.sampling[i];
     const BatchRow& row = batch.rows[r];
     const float* logits = step.scratch.logits + i * step.shape.widths.vocab;
-    sample_row(sample_input(batch, row, logits, step.shape.limits.vocab),
-               step.scratch.samplers + thread * step.scratch.sampler_stride, &batch.sampled[r]);
-    keep_sampled(batch.state, row, batch.sampled[r].id);
+    sample_batch_row(batch, row, logits, step.shape.limits.vocab,
+                     step.scratch.samplers + thread * step.scratch.sampler_stride, &batch.sampled[r]);
   });
 }
 

@@ -139,8 +139,7 @@ class ReferenceBackend : public HostBackend {
     for (int i = 0; i < batch.num_rows; ++i) {
       if (!batch.rows[i].samples) continue;
       const BatchRow& row = batch.rows[i];
-      sample_row(sample_input(batch, row, logits, limits_.vocab), scratch_->sampler, &batch.sampled[i]);
-      keep_sampled(batch.state, row, batch.sampled[i].id);
+      sample_batch_row(batch, row, logits, limits_.vocab, scratch_->sampler, &batch.sampled[i]);
       logits += widths_.vocab;
     }
   }
