@@ -14,8 +14,8 @@ namespace {
 using workbench::Buffer;
 
 constexpr WeightForm kForms[] = {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4,
-                                 WeightForm::kInt8};
-constexpr const char* kNames[] = {"bf16", "f16", "fp8", "int4", "int8"};
+                                 WeightForm::kNvfp4, WeightForm::kInt8};
+constexpr const char* kNames[] = {"bf16", "f16", "fp8", "int4", "nvfp4", "int8"};
 
 int64_t packed_size(WeightForm form, int64_t rows, int64_t cols) {
   return scales_offset(form, rows, cols) + rows * scale_row_bytes(form, cols);
@@ -40,6 +40,13 @@ float value_at(WeightForm form, const uint8_t* packed, int64_t rows, int64_t col
   if (form == WeightForm::kFp8) {
     const uint8_t byte = values[col];
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(byte, __NV_E4M3)));
+  }
+  if (form == WeightForm::kNvfp4) {
+    constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    uint32_t word;
+    std::memcpy(&word, values + col / 8 * 4, 4);
+    const uint32_t code = word >> int4_position(static_cast<int>(col % 8)) & 15;
+    return (code > 7 ? -1 : 1) * kValues[code & 7] * half_at(scales + col / 16 * 2) / kNvfp4Scale;
   }
   if (form == WeightForm::kInt4) {
     uint32_t word;

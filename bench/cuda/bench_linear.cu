@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kSms = 132;
 const char* form_name(WeightForm form) {
-  const char* names[] = {"bf16", "f16", "fp8", "int4", "int8"};
+  const char* names[] = {"bf16", "f16", "fp8", "int4", "nvfp4", "int8"};
   return names[static_cast<int>(form)];
 }
 
@@ -57,7 +57,7 @@ struct TestMatrix {
       row_scale.host[r] = 0.5f + std::abs(normal(random));
       uint8_t* v = values.host.data() + r * row_value_bytes(form, cols);
       auto* s = reinterpret_cast<__half*>(scales.host.data() + r * row_scale_bytes(form, cols));
-      if (form == WeightForm::kInt4) std::memset(v, 0, cols / 2);
+      if (four_bits(form)) std::memset(v, 0, cols / 2);
       for (int k = 0; k < cols; ++k) {
         float& w = dense[size_t(r) * cols + k];
         if (form == WeightForm::kBf16) {
@@ -72,6 +72,19 @@ struct TestMatrix {
           uint8_t& byte = v[k];
           do byte = random() & 255; while ((byte & 127) == 127 || std::abs(e4m3(byte)) > 4);
           w = e4m3(byte) * (blocks ? block_scale.host[r * num_blocks + k / kScaleBlock] : row_scale.host[r]);
+        } else if (form == WeightForm::kNvfp4) {
+          constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+          if (k % 16 == 0) {
+            uint8_t scale;
+            do scale = random() & 255; while ((scale & 127) == 127 || std::abs(e4m3(scale)) > 8);
+            s[k / 16] = __float2half(e4m3(scale) * kNvfp4Scale);
+          }
+          const uint32_t code = random() & 15;
+          uint32_t word;
+          std::memcpy(&word, v + k / 8 * 4, 4);
+          word |= code << int4_position(k % 8);
+          std::memcpy(v + k / 8 * 4, &word, 4);
+          w = (code > 7 ? -1 : 1) * kValues[code & 7] * __half2float(s[k / 16]) / kNvfp4Scale * row_scale.host[r];
         } else if (form == WeightForm::kInt4) {
           if (k % 32 == 0) {
             for (int i = 0; i < 2; ++i) s[k / 32 * 2 + i] = __float2half(normal(random) * 0.1f);
@@ -95,7 +108,7 @@ struct TestMatrix {
     matrix = {form,
               values.device,
               scales.device,
-              form == WeightForm::kFp8 && !blocks ? row_scale.device : nullptr,
+              (form == WeightForm::kFp8 && !blocks) || form == WeightForm::kNvfp4 ? row_scale.device : nullptr,
               blocks ? block_scale.device : nullptr,
               bias.device,
               rows,
@@ -311,7 +324,8 @@ int check_widening(std::mt19937& random) {
   if (!gemm) return std::printf("FAIL %s\n", gemm.error().message().c_str()), 1;
   (*gemm)->set_workspace(workspace.device);
   const std::vector<std::pair<WeightForm, bool>> forms = {
-      {WeightForm::kFp8, false}, {WeightForm::kFp8, true}, {WeightForm::kInt4, false}, {WeightForm::kInt8, false}};
+      {WeightForm::kFp8, false}, {WeightForm::kFp8, true}, {WeightForm::kInt4, false}, {WeightForm::kNvfp4, false},
+      {WeightForm::kInt8, false}};
   for (const auto& [form, blocks] : forms) {
     TestMatrix w(form, blocks, 328, 1056, random);
     Buffer<__half> widened(w.dense.size());
@@ -338,7 +352,7 @@ int check_widening(std::mt19937& random) {
 int run_small() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
-  for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4}) {
+  for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kNvfp4}) {
     for (int tokens : {3, 18}) {
       if (tokens > 16 && !has_hopper_code()) continue;
       const double worst = std::max(run_case({form, 576, tokens, {67, 130}, LinearOut::kStore}, random),
@@ -356,7 +370,7 @@ int run_checks() {
   std::vector<int> counts = {1, 3, 5, 8, 9, 16};
   if (has_hopper_code()) counts.insert(counts.end(), {18, 40, 64, 100, 258});
   for (WeightForm form :
-       {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+       {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kNvfp4, WeightForm::kInt8}) {
     for (int tokens : counts) {
       const std::vector<Case> cases = {{form, 576, tokens, {576, 192, 192}, LinearOut::kStore},
                                        {form, 1536, tokens, {520}, LinearOut::kResidual},
@@ -448,7 +462,7 @@ void run_few() {
   std::printf("read ceiling %.0f GB/s\n%-20s %-5s %6s %9s %9s %6s\n", ceiling, "shape", "form", "tokens", "us", "GB/s",
               "%");
   const Memory memory(kMaxLinearTokens);
-  for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+  for (WeightForm form : {WeightForm::kBf16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kNvfp4, WeightForm::kInt8}) {
     for (int tokens : {1, 8, 16}) {
       const auto time = [&](const char* name, double bytes, int calls,
                             const std::function<LinearParams(int)>& problem) {

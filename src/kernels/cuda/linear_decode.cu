@@ -38,7 +38,7 @@ struct Piece {
   uint32_t v[4];
   __half2 d, m;
   __device__ __forceinline__ Piece(const uint4& v, uint32_t scales, int piece) : v{v.x, v.y, v.z, v.w} {
-    if constexpr (F == WeightForm::kInt4) {  // one block
+    if constexpr (four_bits(F)) {  // one block: of two scales, d and m, or of a scale and a minimum
       const __half2 s = halves_of(ptx::load_shared_4(scales + piece * 4));
       d = __low2half2(s), m = __high2half2(s);
     } else if constexpr (F == WeightForm::kInt8) {  // half a block
@@ -49,7 +49,9 @@ struct Piece {
   __device__ __forceinline__ void pairs(int j, uint32_t (&w)[4]) const {
     constexpr int kWords = 32 / Form<F>::kValues;  // of eight values
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) Form<F>::word(v[kWords * j + i], d, m, w + i * 4 / kWords);
+    for (int i = 0; i < kWords; ++i) {
+      Form<F>::word(v[kWords * j + i], F == WeightForm::kNvfp4 && j >= 2 ? m : d, m, w + i * 4 / kWords);
+    }
   }
 };
 
@@ -296,7 +298,7 @@ linear_kernel(const __grid_constant__ LinearParams p, int num_tiles) {
 #pragma unroll
       for (int o = 16; o > 0; o >>= 1) total += __shfl_xor_sync(~0u, total, o);
     }
-    if (lane == 0) factor[m] = (Form<F>::kHalf ? kHalfFactor : 1.0f) * (p.squares != nullptr ? norm_factor(p, total) : 1.0f);
+    if (lane == 0) factor[m] = (Form<F>::kHalf ? kHalfFactor * Form<F>::kFactor : 1.0f) * (p.squares != nullptr ? norm_factor(p, total) : 1.0f);
   }
 
   const int g = lane / 4, c = lane % 4;
@@ -421,7 +423,7 @@ auto dispatch(const LinearParams& p, const Fn& fn) {
       return fn(Config<F, T, G, kPortableRoom>(), linear_kernel<F, T, G>);
     };
     const bool many = F != WeightForm::kBf16 && stacked_rows(p) >= kManyRows;
-    constexpr int kGroupsOfMany = F == WeightForm::kInt4 ? 1 : 2;  // slots hold 256 columns of x there
+    constexpr int kGroupsOfMany = four_bits(F) ? 1 : 2;  // slots hold 256 columns of x there
     if (p.tokens > 8) return call.template operator()<16, kGroupsOfMany>();
     if (p.tokens > 1) return many ? call.template operator()<8, 2>() : call.template operator()<8, 1>();
     return many ? call.template operator()<1, 2>() : call.template operator()<1, 1>();
@@ -430,6 +432,7 @@ auto dispatch(const LinearParams& p, const Fn& fn) {
     case WeightForm::kF16: return by_shape.template operator()<WeightForm::kF16>();
     case WeightForm::kFp8: return by_shape.template operator()<WeightForm::kFp8>();
     case WeightForm::kInt4: return by_shape.template operator()<WeightForm::kInt4>();
+    case WeightForm::kNvfp4: return by_shape.template operator()<WeightForm::kNvfp4>();
     case WeightForm::kInt8: return by_shape.template operator()<WeightForm::kInt8>();
     default: return by_shape.template operator()<WeightForm::kBf16>();
   }
@@ -438,7 +441,8 @@ auto dispatch(const LinearParams& p, const Fn& fn) {
 }  // namespace
 
 cudaError_t prepare_linear() {
-  for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+  for (WeightForm form : {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kNvfp4,
+                          WeightForm::kInt8}) {
     for (int tokens : {1, 8, 16}) {
       for (int rows : {1, kManyRows}) {
         LinearParams p;

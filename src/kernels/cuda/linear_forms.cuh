@@ -26,6 +26,7 @@ template <>
 struct Form<WeightForm::kBf16> {
   static constexpr int kValues = 8;
   static constexpr bool kHalf = false;
+  static constexpr float kFactor = 1;  // that a pair's values are too small by
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols * 2; }
   static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
   static __device__ __forceinline__ void word(uint32_t v, __half2, __half2, uint32_t* w) { w[0] = v; }
@@ -40,6 +41,7 @@ template <>
 struct Form<WeightForm::kFp8> {
   static constexpr int kValues = 16;
   static constexpr bool kHalf = true;
+  static constexpr float kFactor = 1;
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols; }
   static __host__ __device__ constexpr int scale_bytes(int) { return 0; }
   static __device__ __forceinline__ void word(uint32_t v, __half2, __half2, uint32_t* w) {
@@ -52,6 +54,7 @@ template <>
 struct Form<WeightForm::kInt4> {
   static constexpr int kValues = 32;
   static constexpr bool kHalf = true;
+  static constexpr float kFactor = 1;
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols / 2; }
   static __host__ __device__ constexpr int scale_bytes(int cols) { return cols / 32 * 4; }
   static __device__ __forceinline__ void word(uint32_t v, __half2 d, __half2 m, uint32_t* w) {
@@ -64,9 +67,22 @@ struct Form<WeightForm::kInt4> {
 };
 
 template <>
+struct Form<WeightForm::kNvfp4> : Form<WeightForm::kInt4> {
+  static constexpr float kFactor = 16384 / kNvfp4Scale;
+  static __device__ __forceinline__ void word(uint32_t v, __half2 d, __half2, uint32_t* w) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // sign to bit 15, exponent and mantissa to bits 11-9: the value / 2^14
+      const uint32_t t = v << (12 - 4 * i);
+      w[i] = bits_of(__hmul2(halves_of((t & 0x80008000u) | (t >> 3 & 0x0e000e00u)), d));
+    }
+  }
+};
+
+template <>
 struct Form<WeightForm::kInt8> {
   static constexpr int kValues = 16;
   static constexpr bool kHalf = true;
+  static constexpr float kFactor = 1;
   static __host__ __device__ constexpr int value_bytes(int cols) { return cols; }
   static __host__ __device__ constexpr int scale_bytes(int cols) { return cols / 32 * 8; }
   static __device__ __forceinline__ void word(uint32_t v, __half2 d, __half2 m, uint32_t* w) {

@@ -44,7 +44,7 @@ struct Config {
   static constexpr bool kBlocks = BLOCKS;
   static constexpr bool kConverts = F != WeightForm::kBf16;
   // Columns of a stage: rows of 64 or 128 bytes.
-  static constexpr int kSlice = F == WeightForm::kInt4 ? 128 : Form<F>::kValues == 8 || N == 256 ? 64 : 128;
+  static constexpr int kSlice = four_bits(F) ? 128 : Form<F>::kValues == 8 || N == 256 ? 64 : 128;
   static constexpr int kSteps = kSlice / 16;  // of the tensor cores
   static constexpr int kRowBytes = Form<F>::value_bytes(kSlice), kScaleRow = Form<F>::scale_bytes(kSlice);
   static constexpr int kScalesAt = kTileRows * kRowBytes, kXAt = kScalesAt + kTileRows * kScaleRow;
@@ -140,6 +140,9 @@ __device__ __forceinline__ void load_weights(uint32_t values, uint32_t scales, i
       if constexpr (C::kForm == WeightForm::kInt4) {
         const __half2 s = halves_of(piece == 0 ? scale[upper].x : scale[upper].y);
         d = __low2half2(s), m = __high2half2(s);
+      } else if constexpr (C::kForm == WeightForm::kNvfp4) {  // a lane's word lies in one half of the block
+        const __half2 s = halves_of(piece == 0 ? scale[upper].x : scale[upper].y);
+        d = lane % 4 < 2 ? __low2half2(s) : __high2half2(s);
       } else if constexpr (C::kForm == WeightForm::kInt8) {
         const __half2 s = halves_of(scale[upper].x);
         d = piece == 0 ? __low2half2(s) : __high2half2(s), m = __low2half2(halves_of(scale[upper].y));
@@ -226,7 +229,7 @@ __device__ void make_factors(const Wide& w, const Work& work, float* factor) {
     float total = 0;
 #pragma unroll 8
     for (int i = 0; i < p.num_squares; ++i) total += __ldcg(p.squares + int64_t{i} * p.squares_stride + first + m);
-    factor[m] = (C::kConverts ? kHalfFactor : 1.0f) * (p.squares != nullptr ? norm_factor(p, total) : 1.0f);
+    factor[m] = (C::kConverts ? kHalfFactor * Form<C::kForm>::kFactor : 1.0f) * (p.squares != nullptr ? norm_factor(p, total) : 1.0f);
   }
   ptx::named_barrier_arrive(kRingRead, kConsumers + kHelpers);
 }
@@ -373,6 +376,7 @@ cudaError_t dispatch(const LinearParams& p, const Fn& fn) {
   switch (p.matrix[0].form) {
     case WeightForm::kF16: return by_tokens.template operator()<WeightForm::kF16, false>();
     case WeightForm::kInt4: return by_tokens.template operator()<WeightForm::kInt4, false>();
+    case WeightForm::kNvfp4: return by_tokens.template operator()<WeightForm::kNvfp4, false>();
     case WeightForm::kInt8: return by_tokens.template operator()<WeightForm::kInt8, false>();
     case WeightForm::kFp8:
       if (p.matrix[0].block_scale != nullptr) return by_tokens.template operator()<WeightForm::kFp8, true>();
@@ -387,7 +391,7 @@ cudaError_t prepare_linear_wide() {
   if (const cudaError_t error = prepare_tensor_maps(); error != cudaSuccess) return error;
   const float scale = 0;
   for (WeightForm form :
-       {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kInt8}) {
+       {WeightForm::kBf16, WeightForm::kF16, WeightForm::kFp8, WeightForm::kInt4, WeightForm::kNvfp4, WeightForm::kInt8}) {
     for (int tokens : {32, 64, 128, 256}) {
       for (const float* blocks : {static_cast<const float*>(nullptr), &scale}) {
         LinearParams p;

@@ -16,7 +16,7 @@ constexpr XOrder x_order(WeightForm form) {
   switch (form) {
     case WeightForm::kBf16: return XOrder::kBf16;
     case WeightForm::kF16: return XOrder::kHalf2;
-    case WeightForm::kInt4: return XOrder::kHalf8;
+    case WeightForm::kInt4: case WeightForm::kNvfp4: return XOrder::kHalf8;
     default: return XOrder::kHalf4;
   }
 }

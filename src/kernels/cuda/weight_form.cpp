@@ -1,5 +1,6 @@
 #include "kernels/cuda/weight_form.h"
 
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -140,6 +141,31 @@ void pack_block(WeightForm form, const Block& b, std::byte* values, std::byte* s
   std::memcpy(scales, s, 4);
 }
 
+// e4m3 without NaN, which the loader refuses.
+float from_e4m3(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+// Blocks of 9 bytes: e4m3, then 16 codes, even ones in low nibbles. Two make a block of the form.
+void pack_nvfp4_row(const std::byte* from, int64_t cols, std::byte* values, std::byte* scales) {
+  for (int64_t block = 0; block < cols / 32; ++block, from += 18) {
+    uint32_t words[4] = {};
+    uint16_t s[2];
+    for (int half = 0; half < 2; ++half) {
+      const std::byte* p = from + half * 9;
+      s[half] = to_half(from_e4m3(byte_at(p, 0)) * kNvfp4Scale);
+      for (int i = 0; i < 16; ++i) {
+        const uint32_t byte = byte_at(p, 1 + i / 2), code = i % 2 == 0 ? byte & 15 : byte >> 4;
+        words[half * 2 + i / 8] |= code << int4_position(i % 8);
+      }
+    }
+    std::memcpy(values + block * 16, words, 16);
+    std::memcpy(scales + block * 4, s, 4);
+  }
+}
+
 }  // namespace
 
 Expected<WeightForm> weight_form(const TensorView& tensor) {
@@ -152,6 +178,7 @@ Expected<WeightForm> weight_form(const TensorView& tensor) {
   if (traits.block_elems == 1 && cols * traits.block_bytes % 16 != 0) {
     return refuse("the CUDA kernels need rows of whole 16 bytes, not " + std::to_string(cols) + " " + traits.name + " values");
   }
+  if (tensor.format == Format::kNVFP4 && cols % 32 != 0) return refuse("rows of NVFP4 are not whole 16 bytes");
   if (cols % traits.block_elems != 0) return refuse(std::string("rows are not whole blocks of ") + traits.name);
   if (tensor.rope_interleaved && (tensor.head_dim <= 0 || tensor.head_dim % 2 != 0 || rows % tensor.head_dim != 0)) {
     return refuse("rows are not whole heads of an even size");
@@ -191,6 +218,10 @@ Status pack(const TensorView& tensor, std::byte* out) {
       continue;
     }
     std::byte* scale = scales + to * scale_row_bytes(*form, cols);
+    if (*form == WeightForm::kNvfp4) {
+      pack_nvfp4_row(from, cols, values, scale);
+      continue;
+    }
     for (int64_t block = 0; block < cols / 32; ++block) {
       Block b;
       unpack(tensor.format, from, block, &b);

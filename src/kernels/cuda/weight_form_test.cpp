@@ -20,7 +20,7 @@ struct Case {
 };
 constexpr Case kCases[] = {
     {Format::kBF16, WeightForm::kBf16, false}, {Format::kF16, WeightForm::kF16, false},
-    {Format::kF8E4M3, WeightForm::kFp8, false},
+    {Format::kF8E4M3, WeightForm::kFp8, false}, {Format::kNVFP4, WeightForm::kNvfp4, false},
     {Format::kQ4_0, WeightForm::kInt4, false}, {Format::kQ4_1, WeightForm::kInt4, false},
     {Format::kQ4_K, WeightForm::kInt4, true},  {Format::kQ5_0, WeightForm::kInt8, false},
     {Format::kQ5_1, WeightForm::kInt8, false}, {Format::kQ5_K, WeightForm::kInt8, true},
@@ -41,6 +41,9 @@ std::vector<std::byte> random_rows(Format format, int64_t rows, int64_t cols, st
       case Format::kBF16:
       case Format::kF16:
       case Format::kF8E4M3:
+        break;
+      case Format::kNVFP4:  // a scale that is no number is refused when it is loaded
+        if ((static_cast<uint8_t>(bytes[at]) & 0x7f) == 0x7f) bytes[at] = std::byte{0x7e};
         break;
       case Format::kQ6_K:
         put_half(at + 208);
@@ -82,6 +85,13 @@ Value value_at(WeightForm form, const std::byte* packed, int64_t rows, int64_t c
   }
   const std::byte* scales = packed + scales_offset(form, rows, cols) + row * scale_row_bytes(form, cols);
   double q, d, m;
+  if (form == WeightForm::kNvfp4) {
+    constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    uint32_t word;
+    std::memcpy(&word, values + col / 8 * 4, 4);
+    const uint32_t code = word >> int4_position(static_cast<int>(col % 8)) & 15;
+    return {(code > 7 ? -1 : 1) * kValues[code & 7] * half_at(scales + col / 16 * 2) / kNvfp4Scale, 0};
+  }
   if (form == WeightForm::kInt4) {
     uint32_t word;
     std::memcpy(&word, values + col / 8 * 4, 4);
