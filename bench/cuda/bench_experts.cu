@@ -17,7 +17,17 @@ using namespace tailrace::cuda::workbench;
 namespace {
 
 constexpr int kSms = 132;
-const char* form_name(Format format) { return format == Format::kMXFP4 ? "mxfp4" : "bf16"; }
+const char* form_name(Format format) {
+  return format == Format::kMXFP4 ? "mxfp4" : format == Format::kNVFP4 ? "nvfp4" : format == Format::kF8E4M3 ? "fp8" : "bf16";
+}
+constexpr Format kFormats[] = {Format::kMXFP4, Format::kNVFP4, Format::kF8E4M3, Format::kBF16};
+
+// What surrounds the experts: nothing and biases; a branch beside them that counts by a gate of its own; norms everywhere.
+enum class Kind { kGptOss, kQwen, kGemma };
+const char* kind_name(Kind kind) {
+  const char* names[] = {"gpt-oss", "qwen", "gemma"};
+  return names[static_cast<int>(kind)];
+}
 
 enum class Spread { kRandom, kUneven, kSame, kTies };
 const char* spread_name(Spread s) {
@@ -31,33 +41,46 @@ struct Case {
   Spread spread = Spread::kRandom;
   Format router = Format::kBF16;
   bool normed = false;  // x * norm is there already
+  Kind kind = Kind::kGptOss;
 };
+
+float e4m3_value(unsigned bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float value = exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
+  return bits & 128 ? -value : value;
+}
 
 // A matrix of every expert, packed, and its stored values.
 struct TestExperts {
   std::vector<float> dense;  // [experts][rows][cols]
-  Buffer<float> bias;
+  Buffer<float> bias, scale;
   Buffer<uint8_t> packed;
   ExpertWeights weights;
 
   TestExperts(Format format, int experts, int rows, int cols, std::mt19937& random)
       : dense(size_t(experts) * rows * cols),
         bias(size_t(experts) * rows),
+        scale(size_t(experts) * rows),
         packed(size_t(experts) * expert_matrix_bytes(*expert_form_of(format), rows, cols)) {
     std::normal_distribution<float> normal;
     const size_t stride = packed.count / experts, row_bytes = stored_row_bytes(format, cols);
+    const bool scaled = format == Format::kNVFP4 || format == Format::kF8E4M3;
     for (float& v : bias.host) v = normal(random);
+    const float size = std::sqrt(float(cols)) * (format == Format::kNVFP4 ? 3.0f : 1.5f);  // of the values as drawn
+    for (float& v : scale.host) v = scaled ? std::exp(0.5f * normal(random)) / size : 1;
     for (int e = 0; e < experts; ++e) {
       std::vector<std::byte> stored(row_bytes * rows);
       float* w = dense.data() + size_t(e) * rows * cols;
       for (int r = 0; r < rows; ++r)
         fill_row(format, stored.data() + r * row_bytes, cols, w + size_t(r) * cols, random);
+      for (int64_t i = 0; i < int64_t(rows) * cols; ++i) w[i] *= scale.host[size_t(e) * rows + i / cols];
       const TensorView view{
           .name = "expert", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
       if (!pack_expert(view, reinterpret_cast<std::byte*>(packed.host.data()) + e * stride).ok()) std::exit(1);
     }
-    packed.upload(), bias.upload();
-    weights = {.first = {.format = format, .rows = rows, .cols = cols, .data = packed.device, .bias = bias.device},
+    packed.upload(), bias.upload(), scale.upload();
+    weights = {.first = {.format = format, .rows = rows, .cols = cols, .data = packed.device, .bias = bias.device,
+                         .scale = scaled ? scale.device : nullptr, .scale_cols = scaled ? cols : 0},
                .count = experts,
                .stride = int64_t(stride)};
   }
@@ -70,6 +93,30 @@ struct TestExperts {
         const __nv_bfloat16 b = __float2bfloat16(normal(random));
         std::memcpy(row + k * 2, &b, 2);
         w[k] = __bfloat162float(b);
+      }
+      return;
+    }
+    if (format == Format::kF8E4M3) {
+      for (int k = 0; k < cols; ++k) {
+        unsigned byte;
+        do byte = random() & 255; while ((byte & 127) >= 0x48);  // below 4
+        row[k] = static_cast<std::byte>(byte), w[k] = e4m3_value(byte);
+      }
+      return;
+    }
+    if (format == Format::kNVFP4) {
+      for (int k = 0; k < cols; k += 16, row += 9) {
+        unsigned scale;  // of both signs, zeros and subnormals among them
+        do scale = random() & 255; while ((scale & 127) >= 0x40 || (random() % 8 != 0 && (scale & 127) < 0x28));
+        row[0] = static_cast<std::byte>(scale);
+        for (int i = 0; i < 8; ++i) {
+          const unsigned byte = random() & 255;
+          row[1 + i] = static_cast<std::byte>(byte);
+          for (int half = 0; half < 2; ++half) {
+            const unsigned code = half ? byte >> 4 : byte & 15;
+            w[k + 2 * i + half] = (code & 8 ? -1 : 1) * kCodes[code & 7] * e4m3_value(scale);
+          }
+        }
       }
       return;
     }
@@ -89,7 +136,7 @@ struct TestExperts {
 };
 
 struct Memory {
-  Buffer<float> x, y, logits, shares, factor, norm, next_norm, squares;
+  Buffer<float> x, y, logits, shares, factor, norm, next_norm, squares, dense, dense_share;
   Buffer<__nv_bfloat16> normed, gated, next;
   Buffer<int32_t> ids, entry, token, counts, arrived;
   Buffer<ExpertTile> tiles;
@@ -105,6 +152,8 @@ struct Memory {
         norm(hidden),
         next_norm(hidden),
         squares(size_t(8) * std::max(tokens, 16)),
+        dense(size_t(tokens) * hidden),
+        dense_share(tokens),
         normed(size_t(tokens) * hidden),
         gated(size_t(tokens) * top_k * width),
         next(size_t(tokens) * hidden),
@@ -124,12 +173,15 @@ struct Memory {
                            .entry = entry.device,
                            .token = token.device,
                            .factor = factor.device,
+                           .dense_share = dense_share.device,
                            .tiles = tiles.device,
                            .counts = counts.device,
                            .arrived = arrived.device},
                .gathered = reinterpret_cast<__nv_bfloat16*>(y.device),
                .gated = gated.device,
-               .y = y.device};
+               .y = y.device,
+               .dense_in = nullptr,
+               .dense = dense.device};
   }
 };
 
@@ -140,10 +192,13 @@ struct Problem {
   TestExperts gate, up, down;
   std::vector<float> router;
   Buffer<uint8_t> stored_router;
-  Buffer<float> router_bias;
+  Buffer<float> router_bias, router_norm, expert_scale, experts_norm, dense_norm, sum_norm, out_scale;
+  std::vector<float> dense_gate;
+  Buffer<uint8_t> stored_dense_gate;
   MoeBlock block;
   StepRows rows;
   std::vector<bool> idle;
+  int parts = 0;  // of the sums of squares
 
   Problem(const Case& c, std::mt19937& random)
       : c(c),
@@ -155,17 +210,36 @@ struct Problem {
         router(size_t(c.experts) * c.hidden),
         stored_router(router.size() * 4),
         router_bias(c.experts),
+        router_norm(c.hidden),
+        expert_scale(c.experts),
+        experts_norm(c.hidden),
+        dense_norm(c.hidden),
+        sum_norm(c.hidden),
+        out_scale(1),
+        dense_gate(c.hidden),
+        stored_dense_gate(size_t(c.hidden) * 4),
         idle(c.tokens) {
     std::normal_distribution<float> normal;
-    for (size_t i = 0; i < router.size(); ++i) {
-      const float v = c.spread == Spread::kTies ? 0 : normal(random) / std::sqrt(float(c.hidden));
+    const auto store = [&](float v, size_t i, Buffer<uint8_t>& stored, std::vector<float>& values) {
       if (c.router == Format::kF32) {
-        std::memcpy(stored_router.host.data() + i * 4, &v, 4), router[i] = v;
+        std::memcpy(stored.host.data() + i * 4, &v, 4), values[i] = v;
       } else {
         const __nv_bfloat16 b = __float2bfloat16(v);
-        std::memcpy(stored_router.host.data() + i * 2, &b, 2), router[i] = __bfloat162float(b);
+        std::memcpy(stored.host.data() + i * 2, &b, 2), values[i] = __bfloat162float(b);
       }
+    };
+    for (size_t i = 0; i < router.size(); ++i) {
+      store(c.spread == Spread::kTies ? 0 : normal(random) / std::sqrt(float(c.hidden)), i, stored_router, router);
     }
+    for (size_t i = 0; i < dense_gate.size(); ++i) store(normal(random) / std::sqrt(float(c.hidden)), i, stored_dense_gate, dense_gate);
+    for (auto* b : {&router_norm, &experts_norm, &dense_norm, &sum_norm}) {
+      for (float& v : b->host) v = 1 + 0.1f * normal(random);
+      b->upload();
+    }
+    for (float& v : expert_scale.host) v = std::exp(0.3f * normal(random));
+    for (float& v : m.dense.host) v = normal(random);
+    out_scale.host[0] = 0.7f;
+    expert_scale.upload(), m.dense.upload(), out_scale.upload(), stored_dense_gate.upload();
     for (int e = 0; e < c.experts; ++e) {
       float& b = router_bias.host[e];
       b = c.spread == Spread::kTies ? float(e % 2) : normal(random);
@@ -186,7 +260,19 @@ struct Problem {
              .up = up.weights,
              .down = down.weights,
              .top_k = c.top_k};
+    if (c.kind == Kind::kGptOss) return;
+    block.activation = c.kind == Kind::kQwen ? Activation::kSilu : Activation::kGeluTanh;
+    block.dense.gate.rows = 1;  // present; what it gave lies in scratch
+    if (c.kind == Kind::kQwen) {
+      block.dense.share = {.format = c.router, .rows = 1, .cols = c.hidden, .data = stored_dense_gate.device};
+      return;
+    }
+    block.router_norm = {router_norm.device, 1e-5f};
+    block.expert_scale = expert_scale.device;
+    block.experts_post_norm = {experts_norm.device, 1e-6f}, block.dense.post_norm = {dense_norm.device, 1e-5f};
+    block.post_norm = {sum_norm.device, 1e-5f}, block.out_scale = out_scale.device;
   }
+  const std::vector<float>& routed_by() const { return c.kind == Kind::kGemma ? router_norm.host : m.norm.host; }
 
   // A third decode rows of which some are idle, then two rows of several tokens; few tokens: decode rows.
   void make_rows() {
@@ -216,7 +302,7 @@ struct Problem {
       }
     }
     m.x.upload();
-    for (auto* b : {&m.y, &m.logits, &m.shares, &m.factor, &m.squares}) b->poison();
+    for (auto* b : {&m.y, &m.logits, &m.shares, &m.factor, &m.squares, &m.dense_share}) b->poison();
     for (auto* b : {&m.gated, &m.next, &m.normed}) b->poison();
     if (c.normed) m.normed.upload();
   }
@@ -248,7 +334,7 @@ bool routing_is_right(Problem& p, double* worst) {
     *worst = std::max(*worst, std::abs(m.factor.host[t] / factor - 1));
     for (int e = 0; e < c.experts; ++e) {
       double sum = 0;
-      for (int k = 0; k < c.hidden; ++k) sum += double(p.router[size_t(e) * c.hidden + k]) * x[k] * m.norm.host[k];
+      for (int k = 0; k < c.hidden; ++k) sum += double(p.router[size_t(e) * c.hidden + k]) * x[k] * p.routed_by()[k];
       const double want = sum * factor + p.router_bias.host[e],
                    error = std::abs(logits[e] - want) / (1 + std::abs(want));
       *worst = std::isnan(error) ? 1e9 : std::max(*worst, error);
@@ -260,7 +346,7 @@ bool routing_is_right(Problem& p, double* worst) {
     for (int i = 0; i < c.top_k; ++i) sum += std::exp(double(logits[order[i]]) - logits[order[0]]);
     for (int i = 0; i < c.top_k; ++i, ++entries) {
       ok &= ids[i] == order[i];
-      const double share = std::exp(double(logits[order[i]]) - logits[order[0]]) / sum;
+      const double share = std::exp(double(logits[order[i]]) - logits[order[0]]) / sum * (c.kind == Kind::kGemma ? p.expert_scale.host[order[i]] : 1);
       *worst = std::max(*worst, std::abs(m.shares.host[size_t(t) * c.top_k + i] - share));
       const int at = m.entry.host[size_t(t) * c.top_k + i];
       if (!ok || at < 0 || at >= int(owner.size()) || owner[at] != -1 || m.token.host[at] != t) return false;
@@ -286,6 +372,31 @@ double dot(const TestExperts& w, int64_t row, const float* x, int cols) {
   return sum;
 }
 
+// v * weight / rms(v)
+void norm_of(std::vector<double>& v, const std::vector<float>& weight, double eps) {
+  double squares = 0;
+  for (double x : v) squares += x * x;
+  const double factor = 1 / std::sqrt(squares / double(v.size()) + eps);
+  for (size_t k = 0; k < v.size(); ++k) v[k] *= factor * weight[k];
+}
+
+// What joins the experts' sum.
+void add_surroundings(const Problem& p, int t, const float* was, std::vector<double>& sum) {
+  const Case& c = p.c;
+  if (c.kind == Kind::kGptOss) return;
+  std::vector<double> dense(p.m.dense.host.begin() + int64_t(t) * c.hidden, p.m.dense.host.begin() + int64_t(t + 1) * c.hidden);
+  double share = 1;
+  if (c.kind == Kind::kQwen) {
+    double squares = 0, logit = 0;
+    for (int k = 0; k < c.hidden; ++k) squares += double(was[k]) * was[k], logit += double(p.dense_gate[k]) * was[k] * p.m.norm.host[k];
+    share = 1 / (1 + std::exp(-logit / std::sqrt(squares / c.hidden + 1e-5)));
+  } else {
+    norm_of(sum, p.experts_norm.host, 1e-6), norm_of(dense, p.dense_norm.host, 1e-5);
+  }
+  for (int k = 0; k < c.hidden; ++k) sum[k] += share * dense[k];
+  if (c.kind == Kind::kGemma) norm_of(sum, p.sum_norm.host, 1e-5);
+}
+
 // Error of the step's new x relative to the size of what it adds; of next and of the sums of squares, relative.
 double sums_error(Problem& p, const std::vector<float>& before) {
   const Case& c = p.c;
@@ -303,9 +414,17 @@ double sums_error(Problem& p, const std::vector<float>& before) {
       const double factor = m.factor.host[t], share = m.shares.host[size_t(t) * c.top_k + i];
       for (int r = 0; r < c.width; ++r) {
         const int64_t row = e * c.width + r;
-        const double g = std::min(dot(p.gate, row, normed.data(), c.hidden) * factor + p.gate.bias.host[row], 7.0);
-        const double u = std::clamp(dot(p.up, row, normed.data(), c.hidden) * factor + p.up.bias.host[row], -7.0, 7.0);
-        gated[r] = bf16_round(float(g / (1 + std::exp(-1.702f * g)) * (u + 1)));
+        double g = dot(p.gate, row, normed.data(), c.hidden) * factor + p.gate.bias.host[row];
+        double u = dot(p.up, row, normed.data(), c.hidden) * factor + p.up.bias.host[row];
+        double h;
+        if (c.kind == Kind::kGptOss) {
+          g = std::min(g, 7.0), u = std::clamp(u, -7.0, 7.0), h = g / (1 + std::exp(-1.702f * g)) * (u + 1);
+        } else if (c.kind == Kind::kQwen) {
+          h = g / (1 + std::exp(-g)) * u;
+        } else {
+          h = 0.5 * g * (1 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
+        }
+        gated[r] = bf16_round(float(h));
       }
       for (int r = 0; r < c.hidden; ++r) {
         const int64_t row = e * c.hidden + r;
@@ -313,15 +432,16 @@ double sums_error(Problem& p, const std::vector<float>& before) {
       }
     }
     double squares = 0, got_squares = 0;
+    add_surroundings(p, t, was, want);
     for (int k = 0; k < c.hidden; ++k) {
-      const double got = x.host[size_t(t) * c.hidden + k], exact = was[k] + want[k];
+      const double got = x.host[size_t(t) * c.hidden + k], exact = (was[k] + want[k]) * (c.kind == Kind::kGemma ? p.out_scale.host[0] : 1);
       error += (got - exact) * (got - exact), size += want[k] * want[k];
       if (!(std::abs(got - exact) < 0.1 * (1 + std::abs(exact)))) worst = 1;
       squares += got * got;
       const float next = __bfloat162float(m.next.host[size_t(t) * c.hidden + k]);
       if (!(next == bf16_round(x.host[size_t(t) * c.hidden + k] * m.next_norm.host[k]))) worst = 2;
     }
-    for (int part = 0; part < mixture_parts(c.hidden); ++part)
+    for (int part = 0; part < p.parts; ++part)
       got_squares += m.squares.host[size_t(part) * p.stride() + t];
     if (!(std::abs(got_squares - squares) <= 1e-4 * squares + 1e-30)) worst = 3;
   }
@@ -339,7 +459,9 @@ int run_case(const Case& c, std::mt19937& random) {
   cudaGraphExec_t exec;
   GPU_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   GPU_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  experts.run(p.block, p.rows, c.normed, next, p.stride(), stream);
+  experts.route(p.block, p.rows, c.normed, stream);
+  experts.multiply(p.block, p.rows, stream);
+  p.parts = experts.finish(p.block, p.rows, next, p.stride(), stream);
   GPU_CHECK(cudaStreamEndCapture(stream, &graph));
   GPU_CHECK(cudaGraphInstantiate(&exec, graph, 0));
   double routing = 0, sums = 0;
@@ -366,8 +488,8 @@ int run_case(const Case& c, std::mt19937& random) {
   GPU_CHECK(cudaGraphDestroy(graph));
   GPU_CHECK(cudaStreamDestroy(stream));
   const bool ok = right && repeats && routing < 1e-4 && sums < 5e-3;
-  std::printf("%scheck experts %-5s %4d x %4d, %d of %2d, %3d tokens, %-11s: routing %.1e, sums %.1e%s%s\n",
-              ok ? "" : "FAIL ", form_name(c.format), c.hidden, c.width, c.top_k, c.experts, c.tokens,
+  std::printf("%scheck experts %-7s %-5s %4d x %4d, %d of %2d, %3d tokens, %-11s: routing %.1e, sums %.1e%s%s\n",
+              ok ? "" : "FAIL ", kind_name(c.kind), form_name(c.format), c.hidden, c.width, c.top_k, c.experts, c.tokens,
               spread_name(c.spread), routing, sums, right ? "" : ", wrong routing", repeats ? "" : ", repeats differ");
   return !ok;
 }
@@ -375,7 +497,14 @@ int run_case(const Case& c, std::mt19937& random) {
 int run_checks() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
-  for (const Format format : {Format::kMXFP4, Format::kBF16}) {
+  for (const Format format : kFormats) {
+    for (const Kind kind : {Kind::kQwen, Kind::kGemma}) {
+      for (const int tokens : {1, 7, 40, 150}) {
+        failed += run_case({format, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens == 40, kind}, random);
+      }
+      failed += run_case({format, 2816, 96, 8, 2, 3, Spread::kRandom, Format::kF32, false, kind}, random);
+      failed += run_case({format, 3136, 64, 8, 2, 66, Spread::kRandom, Format::kBF16, false, kind}, random);
+    }
     for (const int tokens : {1, 2, 5, 8, 31, 33, 64, 65, 100, 257, 600}) {
       const Spread spread = static_cast<Spread>(random() % 4);
       failed += run_case({format, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens <= 64}, random);
@@ -384,7 +513,8 @@ int run_checks() {
     for (const Spread spread : {Spread::kUneven, Spread::kSame, Spread::kTies}) {
       for (const int tokens : {9, 64, 130, 520}) failed += run_case({format, 192, 224, 16, 3, tokens, spread}, random);
     }
-    for (const int tokens : {3, 70}) failed += run_case({format, 2880, 2880, 6, 4, tokens}, random);
+    const int wide = format == Format::kMXFP4 ? 2880 : 1408;
+    for (const int tokens : {3, 70}) failed += run_case({format, wide, wide, 6, 4, tokens}, random);
     failed += run_case({format, 64, 64, 128, 4, 300, Spread::kUneven}, random);
   }
   return failed;
@@ -393,8 +523,9 @@ int run_checks() {
 int run_small() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
-  for (const Format format : {Format::kMXFP4, Format::kBF16}) {
-    for (const int tokens : {2, 66}) failed += run_case({format, 96, 64, 4, 2, tokens}, random);
+  for (const Format format : kFormats) {
+    const Kind kind = format == Format::kNVFP4 ? Kind::kGemma : format == Format::kF8E4M3 ? Kind::kQwen : Kind::kGptOss;
+    for (const int tokens : {2, 66}) failed += run_case({format, 96, 64, 4, 2, tokens, Spread::kRandom, Format::kBF16, false, kind}, random);
   }
   return failed;
 }
@@ -472,7 +603,10 @@ struct Steps {
 
   double all() {
     return time_us(kLayers * 4, [&](int i, cudaStream_t stream) {
-      experts.run(layers.block(m, i % kLayers), rows, few, next(), stride(), stream);
+      const MoeBlock block = layers.block(m, i % kLayers);
+      experts.route(block, rows, few, stream);
+      experts.multiply(block, rows, stream);
+      experts.finish(block, rows, next(), stride(), stream);
     });
   }
   double routing() const {
@@ -482,6 +616,7 @@ struct Steps {
                         .hidden = kHidden,
                         .norm = m.norm.device,
                         .eps = 1e-5f,
+                        .expert_norm = m.norm.device,
                         .router = b.router.data,
                         .experts = kExperts,
                         .top_k = kTopK,
@@ -520,7 +655,7 @@ struct Steps {
         [&](int i, cudaStream_t stream) {
           ExpertParams q = p;
           for (int j = 0; j < 2; ++j) {
-            q.matrix[j] = {layers.part(i % kLayers, gated ? j : 2).first.data, layers.matrix, nullptr};
+            q.matrix[j] = {layers.part(i % kLayers, gated ? j : 2).first.data, layers.matrix, nullptr, nullptr};
           }
           GPU_CHECK(few ? run_experts_few(q, stream) : run_experts_many(q, stream));
         },

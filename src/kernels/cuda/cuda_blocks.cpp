@@ -70,19 +70,19 @@ NextNorm CudaBlocks::next_norm(size_t index, const StepShape& step, XOrder* orde
   return {};
 }
 
-void CudaBlocks::normalise(const Norm& norm, int64_t hidden, const StepShape& step, XOrder order, cudaStream_t stream) {
-  CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(hidden), norm.weight, norm.eps, order,
-                      scratch_->normed, stream));
+void CudaBlocks::normalise(const Norm& norm, int64_t hidden, const StepShape& step, XOrder order, __nv_bfloat16* out,
+                           cudaStream_t stream) {
+  CUDA_CHECK(rms_norm(scratch_->x, step.num_tokens, static_cast<int>(hidden), norm.weight, norm.eps, order, out, stream));
 }
 
 XOrder CudaBlocks::take_normed(LinearParams& params, const Norm& norm, int64_t hidden, const StepShape& step,
-                               cudaStream_t stream) {
-  params.x = scratch_->normed;
-  if (prepared_) {
+                               __nv_bfloat16* normed, cudaStream_t stream) {
+  params.x = normed;
+  if (prepared_ && normed == scratch_->normed) {
     params.squares = scratch_->squares, params.num_squares = num_squares_, params.eps = norm.eps;
     return prepared_order_;
   }
-  normalise(norm, hidden, step, XOrder::kBf16, stream);
+  normalise(norm, hidden, step, XOrder::kBf16, normed, stream);
   return XOrder::kBf16;
 }
 
@@ -102,7 +102,7 @@ bool CudaBlocks::project(CudaProducts::Weights weights, const Norm& norm, float*
   for (const Weight* w : weights) stride += w->rows;
   if (!CudaProducts::own(weights, step.num_tokens)) {
     const XOrder order = CudaProducts::library_order(weights);
-    normalise(norm, hidden, step, order, stream);
+    normalise(norm, hidden, step, order, scratch_->normed, stream);
     for (const Weight* w : weights) {
       products_.run_library({.w = *w, .x = scratch_->normed, .order = order, .tokens = step.num_tokens, .out = out,
                              .out_stride = stride}, stream);
@@ -112,7 +112,7 @@ bool CudaBlocks::project(CudaProducts::Weights weights, const Norm& norm, float*
   }
   LinearParams p{.matrix = {}, .num_matrices = 0, .tokens = step.num_tokens, .out = out, .out_stride = stride};
   for (const Weight* w : weights) p.matrix[p.num_matrices++] = matrix_of(*w);
-  const XOrder order = take_normed(p, norm, hidden, step, stream);
+  const XOrder order = take_normed(p, norm, hidden, step, scratch_->normed, stream);
   if (matrices_unsupported(p) == nullptr) {
     products_.run_own(p, order, stream);
     return true;
@@ -260,7 +260,7 @@ void CudaBlocks::run(const GatedDeltaBlock& b, const StepShape& step, size_t ind
 // ---- Residuals, MLP, head ----------------------------------------------------------------------------------------
 
 void CudaBlocks::residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, XOrder in_order,
-                          const StepShape& step, size_t index, cudaStream_t stream) {
+                          const StepShape& step, size_t index, cudaStream_t stream, const float* out_scale) {
   const int hidden = static_cast<int>(w.rows);
   XOrder order = XOrder::kBf16;
   NextNorm next = next_norm(index, step, &order);
@@ -279,8 +279,8 @@ void CudaBlocks::residual(const Weight& w, const Norm& post_norm, const __nv_bfl
     if (!after) next = {};  // the block after normalises for itself
   }
   if (after) {
-    CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, scratch_->x, next,
-                             stream));
+    CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, out_scale, scratch_->x,
+                             next, stream));
     num_squares_ = 1, order = XOrder::kBf16;
   }
   prepared_ = next.next != nullptr, prepared_order_ = order;
@@ -291,48 +291,81 @@ void CudaBlocks::run(const AttnOutBlock& b, const StepShape& step, size_t index,
   residual(b.o, b.post_norm, scratch_->attended, XOrder::kBf16, step, index, stream);
 }
 
-void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
-  const bool gelu = b.activation == Activation::kGeluTanh;
-  const int width = static_cast<int>(b.gate.rows);
-  const CudaProducts::Weights weights = {&b.gate, &b.up};
-  const XOrder gated_order = CudaProducts::order_for({&b.down}, step.num_tokens);
+XOrder CudaBlocks::gated_products(const Weight& gate_w, const Weight& up_w, const Weight& down, Activation activation,
+                                  const Norm& norm, __nv_bfloat16* normed, const StepShape& step, cudaStream_t stream) {
+  const bool gelu = activation == Activation::kGeluTanh;
+  const int width = static_cast<int>(gate_w.rows);
+  const CudaProducts::Weights weights = {&gate_w, &up_w};
+  const XOrder gated_order = CudaProducts::order_for({&down}, step.num_tokens);
   LinearParams p{.matrix = {}, .num_matrices = 2, .out_kind = LinearOut::kGated, .tokens = step.num_tokens,
                  .next_order = gated_order, .gated = scratch_->gated, .gelu = gelu};
-  p.matrix[0] = matrix_of(b.gate), p.matrix[1] = matrix_of(b.up);
+  p.matrix[0] = matrix_of(gate_w), p.matrix[1] = matrix_of(up_w);
   if (CudaProducts::own(weights, step.num_tokens) && matrices_unsupported(p) == nullptr) {
-    const XOrder order = take_normed(p, b.norm, b.gate.cols, step, stream);
+    const XOrder order = take_normed(p, norm, gate_w.cols, step, normed, stream);
     products_.run_own(p, order, stream);
-  } else {
-    const XOrder order = CudaProducts::library_order(weights);
-    normalise(b.norm, b.gate.cols, step, order, stream);
-    __nv_bfloat16* out = scratch_->gate_up;
-    for (const Weight* w : weights) {
-      products_.run_library({.w = *w, .x = scratch_->normed, .order = order, .tokens = step.num_tokens, .out = out,
-                             .out_stride = 2 * width, .kind = ProductOut::kGated}, stream);
-      out += width;
-    }
-    CUDA_CHECK(gate({.gate_up = scratch_->gate_up,
-                     .gate_half = CudaProducts::library_order({&b.gate}) != XOrder::kBf16,
-                     .up_half = CudaProducts::library_order({&b.up}) != XOrder::kBf16,
-                     .gate_bias = b.gate.bias,
-                     .up_bias = b.up.bias,
-                     .tokens = step.num_tokens,
-                     .width = width,
-                     .gelu = gelu,
-                     .order = gated_order,
-                     .out = scratch_->gated},
-                    stream));
+    return gated_order;
   }
-  residual(b.down, b.post_norm, scratch_->gated, gated_order, step, index, stream);
+  const XOrder order = CudaProducts::library_order(weights);
+  normalise(norm, gate_w.cols, step, order, normed, stream);
+  __nv_bfloat16* out = scratch_->gate_up;
+  for (const Weight* w : weights) {
+    products_.run_library({.w = *w, .x = normed, .order = order, .tokens = step.num_tokens, .out = out,
+                           .out_stride = 2 * width, .kind = ProductOut::kGated}, stream);
+    out += width;
+  }
+  CUDA_CHECK(gate({.gate_up = scratch_->gate_up,
+                   .gate_half = CudaProducts::library_order({&gate_w}) != XOrder::kBf16,
+                   .up_half = CudaProducts::library_order({&up_w}) != XOrder::kBf16,
+                   .gate_bias = gate_w.bias,
+                   .up_bias = up_w.bias,
+                   .tokens = step.num_tokens,
+                   .width = width,
+                   .gelu = gelu,
+                   .order = gated_order,
+                   .out = scratch_->gated},
+                  stream));
+  return gated_order;
+}
+
+void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
+  const XOrder order = gated_products(b.gate, b.up, b.down, b.activation, b.norm, scratch_->normed, step, stream);
+  residual(b.down, b.post_norm, scratch_->gated, order, step, index, stream, b.out_scale);
 }
 
 void CudaBlocks::run(const MoeBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
   const NextNorm next = next_norm(index, step);
   const int stride =
       step.num_tokens <= kMaxLinearTokens ? kMaxLinearTokens : step.num_tokens;  // as projections read them
-  experts_.run(b, rows_of(step), prepared_, next, stride, stream);
+  const StepRows rows = rows_of(step);
+  if (b.dense.present()) {
+    fork(stream);
+    run_dense(b, step, side_);
+  }
+  experts_.route(b, rows, prepared_, stream);
+  experts_.multiply(b, rows, stream);
+  if (b.dense.present()) join(stream);
+  num_squares_ = experts_.finish(b, rows, next, stride, stream);
   prepared_ = next.next != nullptr, prepared_order_ = XOrder::kBf16;
-  num_squares_ = mixture_parts(static_cast<int>(b.router.cols));
+}
+
+// In its own memory, beside routing and experts: scratch_->normed is read where the residual before prepared it.
+void CudaBlocks::run_dense(const MoeBlock& b, const StepShape& step, cudaStream_t stream) {
+  const DenseBranch& dense = b.dense;
+  const bool own_norm = dense.norm.weight != nullptr;
+  const bool as_prepared = prepared_ && !own_norm && CudaProducts::own({&dense.gate, &dense.up}, step.num_tokens);
+  __nv_bfloat16* normed = as_prepared ? scratch_->normed : scratch_->experts.dense_in;
+  const XOrder order = gated_products(dense.gate, dense.up, dense.down, dense.activation, own_norm ? dense.norm : b.norm,
+                                      normed, step, stream);
+  const int64_t hidden = dense.down.rows;
+  if (CudaProducts::own({&dense.down}, step.num_tokens)) {
+    LinearParams p{.matrix = {}, .x = scratch_->gated, .tokens = step.num_tokens, .out = scratch_->experts.dense,
+                   .out_stride = hidden};
+    p.matrix[0] = matrix_of(dense.down);
+    products_.run_own(p, order, stream);
+    return;
+  }
+  products_.run_library({.w = dense.down, .x = scratch_->gated, .order = order, .tokens = step.num_tokens,
+                         .out = scratch_->experts.dense, .out_stride = hidden}, stream);
 }
 
 void CudaBlocks::run(const HeadBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
@@ -341,7 +374,7 @@ void CudaBlocks::run(const HeadBlock& b, const StepShape& step, size_t, cudaStre
   p.matrix[0] = matrix_of(b.head);
   XOrder order = CudaProducts::order_for({&b.head}, step.num_rows);
   if (prepared_) {
-    order = take_normed(p, b.norm, b.head.cols, step, stream);
+    order = take_normed(p, b.norm, b.head.cols, step, scratch_->normed, stream);
   } else {
     CUDA_CHECK(rms_norm_last(rows_of(step), scratch_->x, static_cast<int>(b.head.cols), b.norm.weight, b.norm.eps,
                              order, scratch_->last, stream));

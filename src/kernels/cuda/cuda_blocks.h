@@ -74,16 +74,24 @@ class CudaBlocks {
   }
   // The group's KV of the layer.
   __nv_bfloat16* pool_of(int group, int layer) const;
-  void normalise(const Norm& norm, int64_t hidden, const StepShape& step, XOrder order, cudaStream_t stream);
-  // x += post_norm(W in): with `in` as it is.
+  void normalise(const Norm& norm, int64_t hidden, const StepShape& step, XOrder order, __nv_bfloat16* out,
+                 cudaStream_t stream);
+  // x = (x + post_norm(W in)) * out_scale: with `in` as it is; out_scale only with a post norm, or null.
   void residual(const Weight& w, const Norm& post_norm, const __nv_bfloat16* in, XOrder in_order, const StepShape& step,
-                size_t index, cudaStream_t stream);
+                size_t index, cudaStream_t stream, const float* out_scale = nullptr);
+  // act(gate norm(x)) * (up norm(x)) to scratch_->gated, in the order that `down` takes, which it returns. normed: where
+  // norm(x) goes, if it is not there: scratch_->normed as the residual before prepared it.
+  XOrder gated_products(const Weight& gate, const Weight& up, const Weight& down, Activation activation, const Norm& norm,
+                        __nv_bfloat16* normed, const StepShape& step, cudaStream_t stream);
+  // The branch beside a mixture's experts, to scratch_->experts.dense.
+  void run_dense(const MoeBlock& block, const StepShape& step, cudaStream_t stream);
   // The norm in front of the block after `index`, which the residual before it prepares where that block's projection
   // applies the factor; `order`: in which it takes x.
   NextNorm next_norm(size_t index, const StepShape& step, XOrder* order = nullptr) const;
-  // x of a block's first projections, on own kernels: prepared by the residual before, or normalised now. Its order.
+  // x of a block's first projections, on own kernels: prepared by the residual before, where `normed` is scratch_'s, or
+  // normalised now. Its order.
   XOrder take_normed(LinearParams& params, const Norm& norm, int64_t hidden, const StepShape& step,
-                     cudaStream_t stream);
+                     __nv_bfloat16* normed, cudaStream_t stream);
 
   BackendOptions options_;
   const AttentionPath& attention_;

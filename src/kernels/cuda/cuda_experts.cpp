@@ -11,61 +11,98 @@ void CudaExperts::prepare(const ExpertScratch& scratch, int num_sms) {
   if (has_hopper_code()) CUDA_CHECK(prepare_experts_many());
 }
 
-void CudaExperts::multiply(const ExpertWeights& one, const ExpertWeights* other, ExpertParams p, bool many,
-                           cudaStream_t stream) {
+namespace {
+
+// How a step's tokens are laid out for the products.
+struct Layout {
+  int entries, experts, tile;
+  bool many;
+  Layout(const MoeBlock& b, const StepRows& rows)
+      : entries(rows.num_tokens * b.top_k),
+        experts(static_cast<int>(b.router.rows)),
+        many(has_hopper_code() && rows.num_tokens > kMostFewExpertTokens) {
+    tile = many ? many_tile_tokens(entries, experts) : few_tile_tokens(rows.num_tokens);
+  }
+};
+
+}  // namespace
+
+void CudaExperts::route(const MoeBlock& b, const StepRows& rows, bool normed, cudaStream_t stream) {
+  const ExpertScratch& s = *scratch_;
+  const Layout layout(b, rows);
+  const Norm& norm = b.router_norm.weight != nullptr ? b.router_norm : b.norm;
+  const int hidden = static_cast<int>(b.router.cols);
+  CUDA_CHECK(cuda::route({.rows = rows,
+                          .x = s.x,
+                          .hidden = hidden,
+                          .norm = norm.weight,
+                          .eps = norm.eps,
+                          .expert_norm = b.norm.weight,
+                          .router_format = b.router.format,
+                          .router = b.router.data,
+                          .bias = b.router.bias,
+                          .expert_scale = b.expert_scale,
+                          .dense_gate = b.dense.share.data,
+                          .experts = layout.experts,
+                          .top_k = b.top_k,
+                          .tile_tokens = layout.tile,
+                          .gathers = layout.many,
+                          .normed = normed ? nullptr : s.normed,
+                          .out = s.routing},
+                         stream));
+  if (layout.many) CUDA_CHECK(gather_entries(s.routing, rows.num_tokens, b.top_k, hidden, s.normed, s.gathered, stream));
+}
+
+void CudaExperts::product(const ExpertWeights& one, const ExpertWeights* other, ExpertParams p, bool many,
+                          cudaStream_t stream) {
   p.form = *expert_form_of(one.first.format);
-  p.matrix[0] = {one.first.data, one.stride, one.first.bias};
-  if (other != nullptr) p.matrix[1] = {other->first.data, other->stride, other->first.bias};
+  p.matrix[0] = {one.first.data, one.stride, one.first.bias, one.first.scale};
+  if (other != nullptr) p.matrix[1] = {other->first.data, other->stride, other->first.bias, other->first.scale};
   p.rows = static_cast<int>(one.first.rows), p.cols = static_cast<int>(one.first.cols), p.gated = other != nullptr;
   CUDA_CHECK(many ? run_experts_many(p, stream) : run_experts_few(p, stream));
 }
 
-void CudaExperts::run(const MoeBlock& b, const StepRows& rows, bool normed, const NextNorm& next, int squares_stride,
-                      cudaStream_t stream) {
+void CudaExperts::multiply(const MoeBlock& b, const StepRows& rows, cudaStream_t stream) {
   const ExpertScratch& s = *scratch_;
-  const int hidden = static_cast<int>(b.router.cols), entries = rows.num_tokens * b.top_k;
-  const int experts = static_cast<int>(b.router.rows);
-  const bool many = has_hopper_code() && rows.num_tokens > kMostFewExpertTokens;
-  const int tile = many ? many_tile_tokens(entries, experts) : few_tile_tokens(rows.num_tokens);
-  CUDA_CHECK(route({.rows = rows,
-                    .x = s.x,
-                    .hidden = hidden,
-                    .norm = b.norm.weight,
-                    .eps = b.norm.eps,
-                    .router_format = b.router.format,
-                    .router = b.router.data,
-                    .bias = b.router.bias,
-                    .experts = experts,
-                    .top_k = b.top_k,
-                    .tile_tokens = tile,
-                    .gathers = many,
-                    .normed = normed ? nullptr : s.normed,
-                    .out = s.routing},
-                   stream));
-  if (many) CUDA_CHECK(gather_entries(s.routing, rows.num_tokens, b.top_k, hidden, s.normed, s.gathered, stream));
+  const Layout layout(b, rows);
   const ExpertParams common{.matrix = {},
                             .tiles = s.routing.tiles,
                             .num_tiles = s.routing.counts + kCountTiles,
-                            .tile_tokens = tile,
-                            .most_tiles = static_cast<int>(most_expert_tiles(experts, entries, tile)),
-                            .most_entries = entries};
+                            .tile_tokens = layout.tile,
+                            .most_tiles = static_cast<int>(most_expert_tiles(layout.experts, layout.entries, layout.tile)),
+                            .most_entries = layout.entries};
   ExpertParams up = common, down = common;
-  up.x = many ? s.gathered : s.normed, up.token = many ? nullptr : s.routing.token;
+  up.x = layout.many ? s.gathered : s.normed, up.token = layout.many ? nullptr : s.routing.token;
   up.factor_of = s.routing.token, up.factor = s.routing.factor;
-  up.alpha = b.clamped.alpha, up.limit = b.clamped.limit;
+  up.activation = b.activation, up.alpha = b.clamped.alpha, up.limit = b.clamped.limit;
   up.gated_out = s.gated;
-  multiply(b.gate, &b.up, up, many, stream);
+  product(b.gate, &b.up, up, layout.many, stream);
   down.x = s.gated, down.out = s.y;
-  multiply(b.down, nullptr, down, many, stream);
-  CUDA_CHECK(mix({.routing = s.routing,
-                  .tokens = rows.num_tokens,
-                  .top_k = b.top_k,
-                  .hidden = hidden,
-                  .y = s.y,
-                  .x = s.x,
-                  .next = next,
-                  .squares_stride = squares_stride},
-                 stream));
+  product(b.down, nullptr, down, layout.many, stream);
+}
+
+int CudaExperts::finish(const MoeBlock& b, const StepRows& rows, const NextNorm& next, int squares_stride,
+                        cudaStream_t stream) {
+  const ExpertScratch& s = *scratch_;
+  const MixParams params{.routing = s.routing,
+                         .tokens = rows.num_tokens,
+                         .top_k = b.top_k,
+                         .hidden = static_cast<int>(b.router.cols),
+                         .y = s.y,
+                         .x = s.x,
+                         .dense = b.dense.present() ? s.dense : nullptr,
+                         .dense_share = b.dense.share.rows > 0 ? s.routing.dense_share : nullptr,
+                         .experts_norm = b.experts_post_norm.weight,
+                         .dense_norm = b.dense.post_norm.weight,
+                         .sum_norm = b.post_norm.weight,
+                         .experts_eps = b.experts_post_norm.eps,
+                         .dense_eps = b.dense.post_norm.eps,
+                         .sum_eps = b.post_norm.eps,
+                         .out_scale = b.out_scale,
+                         .next = next,
+                         .squares_stride = squares_stride};
+  CUDA_CHECK(mix(params, stream));
+  return mixture_parts(params);
 }
 
 }  // namespace tailrace::cuda

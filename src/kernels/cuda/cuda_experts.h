@@ -16,14 +16,17 @@ class CudaExperts {
  public:
   // Loads kernels; `scratch` outlives the object. Boot only.
   void prepare(const ExpertScratch& scratch, int num_sms);
-  // scratch.x += the mixture of its tokens. normed: scratch.normed holds bf16(x * norm) already. next: what the block
-  // after needs, its sums of squares in mixture_parts(hidden) parts of squares_stride.
-  void run(const MoeBlock& block, const StepRows& rows, bool normed, const NextNorm& next, int squares_stride,
-           cudaStream_t stream);
+  // Chooses the experts of each token. normed: scratch.normed holds bf16(x * norm) already.
+  void route(const MoeBlock& block, const StepRows& rows, bool normed, cudaStream_t stream);
+  // The chosen experts' products, as route left them.
+  void multiply(const MoeBlock& block, const StepRows& rows, cudaStream_t stream);
+  // The block's end: scratch.x gets the mixture, with what scratch.dense holds where the block has a branch beside. next:
+  // what the block after needs, its sums of squares in parts of squares_stride. Returns the number of parts.
+  int finish(const MoeBlock& block, const StepRows& rows, const NextNorm& next, int squares_stride, cudaStream_t stream);
 
  private:
-  void multiply(const ExpertWeights& one, const ExpertWeights* other, ExpertParams params, bool many,
-                cudaStream_t stream);
+  void product(const ExpertWeights& one, const ExpertWeights* other, ExpertParams params, bool many,
+               cudaStream_t stream);
 
   const ExpertScratch* scratch_ = nullptr;
 };

@@ -119,6 +119,9 @@ struct CudaScratch {
     take(r.counts, w.experts > 0 ? kRoutingCounts : 0), take(r.arrived, tokens);
     take(experts.gated, entries * w.expert_rows);
     take(experts.y, entries * w.hidden);
+    take(r.dense_share, tokens);
+    const int64_t beside = w.intermediate > 0 ? tokens * w.hidden : 0;  // a branch beside the experts
+    take(experts.dense_in, beside), take(experts.dense, beside);
     experts.gathered = reinterpret_cast<__nv_bfloat16*>(experts.y);
   }
 };

@@ -33,10 +33,15 @@ std::string experts_unsupported(const MoeBlock& moe) {
     return std::to_string(moe.top_k) + " of " + std::to_string(moe.router.rows) + " experts; at most " +
            std::to_string(kMostTopK) + " of " + std::to_string(kMostExperts);
   }
-  if (!moe.plain() || moe.router_norm.weight != nullptr || moe.expert_scale != nullptr ||
-      moe.activation != Activation::kClampedSwiglu || moe.gate.first.scale != nullptr) {
-    return "experts of another kind than gpt-oss's";
+  if (moe.router_norm.weight != nullptr && moe.router_norm.eps != moe.norm.eps) return "a router whose norm has an epsilon of its own";
+  if (moe.norm.weight == nullptr || moe.router.cols > kMostNormedHidden) return "experts without a norm, or wider than 8192";
+  if (moe.dense.share.rows > 0 && (moe.dense.share.format != moe.router.format || moe.dense.norm.weight != nullptr)) {
+    return "a shared expert whose gate is stored or normed otherwise than the router";
   }
+  for (const ExpertWeights* w : {&moe.gate, &moe.up, &moe.down}) {
+    if (w->first.scale != nullptr && w->first.scale_cols != w->first.cols) return "experts with scales of blocks of 128";
+  }
+  if (moe.dense.present() && moe.dense.gate.format != moe.dense.up.format) return "a branch beside the experts whose gate and up are stored in different formats";
   if (moe.gate.first.format != moe.up.first.format) return "experts whose gate and up are stored in different formats";
   if (moe.router.cols % 8 != 0 || moe.down.first.cols % 8 != 0) return "experts of a width that is no multiple of 8";
   return "";
@@ -81,8 +86,8 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
     if (const auto* in = std::get_if<AttnInBlock>(&block); in && (in->v_norm.weight != nullptr || in->v.rows == 0)) {
       return refuse("values that are normed, or keys that double as values");
     }
-    if (const auto* mlp = std::get_if<MlpBlock>(&block); mlp && mlp->out_scale != nullptr) {
-      return refuse("a scale on the residual stream");
+    if (const auto* mlp = std::get_if<MlpBlock>(&block); mlp && mlp->out_scale != nullptr && mlp->post_norm.weight == nullptr) {
+      return refuse("a scale on the residual stream of an MLP without a norm behind it");
     }
     for_each_product(block, count);
     if (const auto* out = std::get_if<AttnOutBlock>(&block)) {

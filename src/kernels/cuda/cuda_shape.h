@@ -49,6 +49,8 @@ void for_each_product(const LayerBlock& block, const Fn& fn) {
     fn(out->o, ProductOut::kSums);
   } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
     fn(mlp->gate, ProductOut::kGated), fn(mlp->up, ProductOut::kGated), fn(mlp->down, ProductOut::kSums);
+  } else if (const auto* moe = std::get_if<MoeBlock>(&block); moe != nullptr && moe->dense.present()) {
+    fn(moe->dense.gate, ProductOut::kGated), fn(moe->dense.up, ProductOut::kGated), fn(moe->dense.down, ProductOut::kSums);
   } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
     fn(head->head, ProductOut::kLogits);
   }

@@ -18,14 +18,21 @@ namespace tailrace::cuda {
 // / 16.
 enum class ExpertForm : uint8_t {
   kBf16,   // [warp][step][lane][register] pairs of bf16
-  kMxfp4,  // [warp][lane][step] words (mxfp4_position), then 16 pairs of rows x 4 of scales (mxfp4_scale_at)
+  kMxfp4,  // [warp][lane][step] words (e2m1 codes), then 16 pairs of rows x 4 of scales (mxfp4_scale_at)
+  kNvfp4,  // the same words, then 16 pairs of rows x 8 of scales (nvfp4_scale_at); times Weight::scale, which lies apart
+  kFp8,    // [warp][half of the steps][lane][step] 8 bytes (fp8_byte_at); times Weight::scale
 };
+inline constexpr int kNumExpertForms = 4;
 
 inline constexpr int kUnitRows = 64, kUnitCols = 64;
-inline constexpr int kMxfp4UnitValues = kUnitRows * kUnitCols / 2;
+inline constexpr int kFourBitUnitValues = kUnitRows * kUnitCols / 2;
 
 TAILRACE_FORM_FN int expert_unit_bytes(ExpertForm form) {
-  return form == ExpertForm::kBf16 ? kUnitRows * kUnitCols * 2 : kMxfp4UnitValues + kUnitRows * kUnitCols / 32;
+  constexpr int kValues = kUnitRows * kUnitCols;
+  return form == ExpertForm::kBf16    ? kValues * 2
+         : form == ExpertForm::kFp8   ? kValues
+         : form == ExpertForm::kMxfp4 ? kFourBitUnitValues + kValues / 32
+                                      : kFourBitUnitValues + kValues / 16;
 }
 TAILRACE_FORM_FN int64_t expert_units(int64_t values) { return (values + kUnitCols - 1) / kUnitCols; }
 // Bytes of one expert's matrix.
@@ -39,19 +46,36 @@ TAILRACE_FORM_FN int unit_register(int row, int col) { return row % 16 / 8 + col
 // A code of E2M1 is (sign, magnitude of 3 bits). Half k % 2 of a word holds the four registers' codes: signs of 0, 3,
 // 2, 1 from bit 15 down, magnitudes of 3, 0, 1, 2 below: one or two shifts put one at bits 15 and 8-6, where it is
 // bf16's value / 2^126.
-TAILRACE_FORM_FN int mxfp4_magnitude_at(int reg) { return reg == 3 ? 9 : 6 - 3 * reg; }
-TAILRACE_FORM_FN int mxfp4_sign_at(int reg) { return reg == 0 ? 15 : 11 + reg; }
+TAILRACE_FORM_FN int e2m1_magnitude_at(int reg) { return reg == 3 ? 9 : 6 - 3 * reg; }
+TAILRACE_FORM_FN int e2m1_sign_at(int reg) { return reg == 0 ? 15 : 11 + reg; }
 // Byte of the scale of (row, col) within a unit. It is e + 126 (0 where e is 0), the exponent of 2^(e - 127) * 2^126 as
 // bf16.
 TAILRACE_FORM_FN int mxfp4_scale_at(int row, int col) {
-  return kMxfp4UnitValues + row / 16 * 32 + row % 8 * 4 + row % 16 / 8 + col / 32 * 2;
+  return kFourBitUnitValues + row / 16 * 32 + row % 8 * 4 + row % 16 / 8 + col / 32 * 2;
 }
 inline constexpr int kMxfp4ScaleBias = 126, kMxfp4MostScale = 128;  // e beyond (values of 12 and more) is refused
+
+// NVFP4: byte of the scale of (row, col) within a unit. It holds e4m3's value 2^x (1 + m / 8) as (x + 9) * 8 + m, subnormals
+// too, which bf16 takes by a shift and a sum: as the value * 2^110, so that sums are too small by kNvfp4Factor. The codes of
+// a block whose scale is zero are zero; the sign of a negative one is in its codes.
+TAILRACE_FORM_FN int nvfp4_scale_at(int row, int col) {
+  return kFourBitUnitValues + row / 16 * 64 + row % 8 * 8 + row % 16 / 8 * 4 + col / 16;
+}
+inline constexpr int kNvfp4ScaleBias = 228 << 7;  // of the sum, bf16's bits
+inline constexpr float kNvfp4Factor = 65536.0f;
+
+// FP8: byte of (row, col) within a unit. A word holds two registers, one in its even, one in its odd bytes.
+TAILRACE_FORM_FN int fp8_byte_at(int row, int col) {
+  const int reg = unit_register(row, col), step = col / 16;
+  return ((row / 16 * 2 + step / 2) * 32 + unit_lane(row, col)) * 16 + step % 2 * 8 + reg / 2 * 4 + col % 2 * 2 + (reg % 2 == 0 ? 1 : 0);
+}
 
 // The form of an expert's stored format; none: CUDA kernels do not compute on it.
 constexpr std::optional<ExpertForm> expert_form_of(Format format) {
   if (format == Format::kBF16) return ExpertForm::kBf16;
   if (format == Format::kMXFP4) return ExpertForm::kMxfp4;
+  if (format == Format::kNVFP4) return ExpertForm::kNvfp4;
+  if (format == Format::kF8E4M3) return ExpertForm::kFp8;
   return std::nullopt;
 }
 

@@ -22,22 +22,40 @@ float value_at(ExpertForm form, const std::byte* packed, int64_t cols, int64_t r
     std::memcpy(&bits, unit + ((warp * 4 + step) * 32 + lane) * 16 + reg * 4 + half * 2, 2);
     return bfloat16_to_float(bits);
   }
+  const auto from_bits = [](uint32_t bits) {
+    float v;
+    std::memcpy(&v, &bits, 4);
+    return v;
+  };
   uint32_t word;
+  if (form == ExpertForm::kFp8) {
+    std::memcpy(&word, unit + ((warp * 2 + step / 2) * 32 + lane) * 16 + step % 2 * 8 + reg / 2 * 4, 4);
+    const uint32_t pair = reg % 2 == 0 ? (word & 0x80008000u) | (word >> 4 & 0x07f007f0u)
+                                       : (word << 8 & 0x80008000u) | (word << 4 & 0x07f007f0u);
+    return from_bits(pair >> 16 * half << 16) * 0x1p120f;
+  }
   std::memcpy(&word, unit + (warp * 32 + lane) * 16 + step * 4, 4);
   // What the kernels do: shifts and masks to bf16, times the scale as bf16.
   const uint32_t pairs[4] = {word & 0x81c081c0u, word << 3 & 0x81c081c0u,
                              (word << 6 & 0x01c001c0u) | (word << 2 & 0x80008000u),
                              (word >> 3 & 0x01c001c0u) | (word << 1 & 0x80008000u)};
-  const uint32_t scale = static_cast<uint32_t>(unit[mxfp4_scale_at(r, k)]) << 23;
   const uint32_t value = pairs[reg] >> 16 * half << 16;
-  float s, v;
-  std::memcpy(&s, &scale, 4), std::memcpy(&v, &value, 4);
-  return v * s;
+  if (form == ExpertForm::kMxfp4) return from_bits(value) * from_bits(static_cast<uint32_t>(unit[mxfp4_scale_at(r, k)]) << 23);
+  const uint32_t scale = static_cast<uint32_t>(unit[nvfp4_scale_at(r, k)]) * 16 + kNvfp4ScaleBias;
+  const float product = from_bits(value) * from_bits(scale << 16);
+  EXPECT_TRUE(product == 0 || std::abs(product) >= 0x1p-126f) << "not a normal bf16";
+  return product * kNvfp4Factor;
 }
 
 std::vector<std::byte> random_expert(Format format, int64_t rows, int64_t cols, std::mt19937_64& rng) {
   std::vector<std::byte> out(stored_row_bytes(format, cols) * static_cast<size_t>(rows));
   for (std::byte& b : out) b = static_cast<std::byte>(rng());
+  if (format == Format::kNVFP4 || format == Format::kF8E4M3) {  // without NaN, which the loader refuses
+    for (size_t at = 0; at < out.size(); at += format_traits(format).block_bytes) {
+      if ((static_cast<uint8_t>(out[at]) & 0x7f) == 0x7f) out[at] ^= std::byte{1};
+    }
+    return out;
+  }
   for (size_t at = 0; at < out.size(); at += format == Format::kMXFP4 ? 17 : 2) {
     if (format == Format::kMXFP4) {
       out[at] = static_cast<std::byte>(1 + rng() % 128);  // to the largest
@@ -50,7 +68,7 @@ std::vector<std::byte> random_expert(Format format, int64_t rows, int64_t cols, 
 
 TEST(ExpertForm, packed_values_are_the_stored_ones) {
   std::mt19937_64 rng(1);
-  for (const Format format : {Format::kBF16, Format::kMXFP4}) {
+  for (const Format format : {Format::kBF16, Format::kMXFP4, Format::kNVFP4, Format::kF8E4M3}) {
     for (const int64_t cols : {32, 64, 160, 288}) {
       const int64_t rows = cols + 5;
       const auto stored = random_expert(format, rows, cols, rng);

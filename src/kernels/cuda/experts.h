@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/blocks.h"
 #include "kernels/cuda/expert_form.h"
 #include "kernels/cuda/moe_route.h"
 
@@ -17,6 +18,7 @@ struct ExpertMatrix {
   const void* values = nullptr;  // of expert 0
   int64_t stride = 0;            // bytes to the next expert's
   const float* bias = nullptr;   // [experts][rows] or null
+  const float* scale = nullptr;  // [experts][rows] of the sums, or null
 };
 
 struct ExpertParams {
@@ -32,7 +34,8 @@ struct ExpertParams {
   const int32_t* num_tiles = nullptr;
   int tile_tokens = 0;  // what the tiles were made for: 8 or 16 (few), 64 or 128 (many)
   int most_tiles = 0, most_entries = 0;
-  float alpha = 0, limit = 0;          // gated: min(g, limit) * sigmoid(alpha * min(g, limit)) * (clamp(u) + 1)
+  Activation activation = Activation::kClampedSwiglu;  // gated
+  float alpha = 0, limit = 0;          // kClampedSwiglu: min(g, limit) * sigmoid(alpha * min(g, limit)) * (clamp(u) + 1)
   __nv_bfloat16* gated_out = nullptr;  // [entries][rows]
   float* out = nullptr;                // [entries][rows], not gated
 };
@@ -45,6 +48,8 @@ struct ExpertScratch {
   __nv_bfloat16* gathered;  // [entries][hidden], many tokens; until y, whose memory it is
   __nv_bfloat16* gated;     // [entries][rows of gate]
   float* y;                 // [entries][hidden]
+  __nv_bfloat16* dense_in;  // [tokens][hidden] normed, of the branch beside the experts
+  float* dense;             // [tokens][hidden] what that gave
 };
 
 // Few tokens an expert, any GPU.

@@ -3,7 +3,7 @@
 // Mapping. A CTA takes 32 rows (gated: 32 of gate and 32 of up) of one expert times a tile of its tokens, tile after
 // tile; the token tiles of 32 rows follow each other, so that an expert with several is read from memory once. A warp
 // takes 16 rows of a matrix and every second (gated) or fourth unit of columns; a lane loads its operands with one
-// 16-byte load (MXFP4; 512 contiguous bytes a warp), four units ahead, and multiplies (m16n8k16: weights are the 16,
+// 16-byte load (4 bits a value; 512 contiguous bytes a warp), four units ahead, and multiplies (m16n8k16: weights are the 16,
 // tokens the 8). x comes through shared memory, half a kilobyte or one of columns at a time, in two buffers. The warps'
 // sums meet in shared memory at the end. Launch. The routing is read from device memory; products by `down` ask for
 // their first weights before the kernel before ends. Bound: bytes of the chosen experts' weights / HBM bandwidth; MXFP4
@@ -29,7 +29,7 @@ struct Config {
   static constexpr int kXStride = kChunkCols + 8;  // ldmatrix without bank conflicts
   static constexpr int kXBytes = N * kXStride * 2, kJoinStride = N + 1;
   static constexpr int kSharedBytes = 2 * kXBytes + (kWarps * 16 * kJoinStride + N) * 4;  // chunks, sums, factors
-  static constexpr int kCtasPerSm = F == ExpertForm::kMxfp4 ? 3 : 2;
+  static constexpr int kCtasPerSm = F == ExpertForm::kMxfp4 || F == ExpertForm::kNvfp4 ? 3 : 2;
 };
 
 struct Item {
@@ -46,7 +46,7 @@ struct Worker {
   const char* next;          // the expert's unit that is asked for next into the first place
   int group;                 // of 16 rows in a unit
   int x_row[C::kCopies];     // this thread's rows of x; -1: none
-  float bias[C::kMatrices];  // of the row that this thread finishes
+  float bias[C::kMatrices], scale[C::kMatrices];  // of the row that this thread finishes
   uint32_t x_at;             // this lane's place in a chunk of x
 
   __device__ Worker(const ExpertParams& p)
@@ -87,8 +87,9 @@ struct Worker {
     const int row = item.row_tile * kTileRows + static_cast<int>(threadIdx.x) % kTileRows;
 #pragma unroll
     for (int i = 0; i < C::kMatrices; ++i) {
-      bias[i] = p.matrix[i].bias != nullptr && row < p.rows ? p.matrix[i].bias[int64_t{item.tile.expert} * p.rows + row]
-                                                            : 0.0f;
+      const int64_t at = int64_t{item.tile.expert} * p.rows + row;
+      bias[i] = p.matrix[i].bias != nullptr && row < p.rows ? p.matrix[i].bias[at] : 0.0f;
+      scale[i] = p.matrix[i].scale != nullptr && row < p.rows ? p.matrix[i].scale[at] * form_factor(F) : form_factor(F);
     }
     const int m = threadIdx.x;
     if (m < item.tile.count) factor[m] = entry_factor(p, item.tile.first + m);
@@ -130,11 +131,11 @@ struct Worker {
         y[i] = 0;
 #pragma unroll
         for (int s = 0; s < C::kShares; ++s) y[i] += join[((s * C::kMatrices + i) * 32 + r) * C::kJoinStride + m];
-        y[i] = y[i] * factor[m] + bias[i];
+        y[i] = y[i] * factor[m] * scale[i] + bias[i];
       }
       const int64_t at = int64_t{item.tile.first + m} * p.rows + row;
       if constexpr (GATED) {
-        p.gated_out[at] = __float2bfloat16(clamped_swiglu(p, y[0], y[1]));
+        p.gated_out[at] = __float2bfloat16(gated(p, y[0], y[1]));
       } else {
         p.out[at] = y[0];
       }
@@ -213,20 +214,27 @@ Kernel kernel_of(bool gated) {
   if (gated) return {few_kernel<F, N, true>, Config<F, N, true>::kSharedBytes};
   return {few_kernel<F, N, false>, Config<F, N, false>::kSharedBytes};
 }
+template <ExpertForm F>
+Kernel kernel_of(int tile_tokens, bool gated) {
+  return tile_tokens <= 8 ? kernel_of<F, 8>(gated) : kernel_of<F, 16>(gated);
+}
 Kernel kernel_of(const ExpertParams& p) {
-  if (p.form == ExpertForm::kMxfp4) {
-    return p.tile_tokens <= 8 ? kernel_of<ExpertForm::kMxfp4, 8>(p.gated) : kernel_of<ExpertForm::kMxfp4, 16>(p.gated);
+  switch (p.form) {
+    case ExpertForm::kMxfp4: return kernel_of<ExpertForm::kMxfp4>(p.tile_tokens, p.gated);
+    case ExpertForm::kNvfp4: return kernel_of<ExpertForm::kNvfp4>(p.tile_tokens, p.gated);
+    case ExpertForm::kFp8: return kernel_of<ExpertForm::kFp8>(p.tile_tokens, p.gated);
+    case ExpertForm::kBf16: break;
   }
-  return p.tile_tokens <= 8 ? kernel_of<ExpertForm::kBf16, 8>(p.gated) : kernel_of<ExpertForm::kBf16, 16>(p.gated);
+  return kernel_of<ExpertForm::kBf16>(p.tile_tokens, p.gated);
 }
 
-int places[2][2][2];  // CTAs that the GPU holds at once: [form][16 tokens][gated]
-int& places_of(const ExpertParams& p) { return places[p.form == ExpertForm::kMxfp4][p.tile_tokens > 8][p.gated]; }
+int places[kNumExpertForms][2][2];  // CTAs that the GPU holds at once: [form][16 tokens][gated]
+int& places_of(const ExpertParams& p) { return places[static_cast<int>(p.form)][p.tile_tokens > 8][p.gated]; }
 
 }  // namespace
 
 cudaError_t prepare_experts_few(int num_sms) {
-  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kMxfp4}) {
+  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kMxfp4, ExpertForm::kNvfp4, ExpertForm::kFp8}) {
     for (const int tokens : {8, 16}) {
       for (const bool gated : {false, true}) {
         ExpertParams p;

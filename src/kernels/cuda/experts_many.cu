@@ -109,15 +109,17 @@ __device__ __forceinline__ void multiply(const Ring<F, N>& ring, int unit, int g
 // A lane's four rows: their biases, and which are there.
 struct LaneRows {
   int row, count;
-  float bias[4] = {};
+  float bias[4] = {}, scale[4] = {1, 1, 1, 1};
   __device__ LaneRows(const ExpertParams& p, const Half& half, int expert, int lane)
       : row(half.row_tile * kUnitRows + lane % 16 * 4) {
     count = half.real ? min(4, p.rows - row) : 0;
-    const float* from = p.matrix[half.matrix].bias;
-    if (from == nullptr) return;
+    const ExpertMatrix& m = p.matrix[half.matrix];
+    const int64_t at = int64_t{expert} * p.rows + row;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (i < count) bias[i] = from[int64_t{expert} * p.rows + row + i];
+      if (m.bias != nullptr && i < count) bias[i] = m.bias[at + i];
+      if (m.scale != nullptr && i < count) scale[i] = m.scale[at + i];
+      scale[i] *= form_factor(p.form);
     }
   }
 };
@@ -136,7 +138,7 @@ __device__ __forceinline__ void finish(const ExpertParams& p, const ExpertTile& 
     const float4 sum = *reinterpret_cast<const float4*>(join + m * kJoinStride + lane * 4);
     float y[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) y[i] = y[i] * factor + rows.bias[i];
+    for (int i = 0; i < 4; ++i) y[i] = y[i] * factor * rows.scale[i] + rows.bias[i];
     const int64_t at = int64_t{entry} * p.rows + rows.row;
     if (p.gated) {
       float up[4];
@@ -144,7 +146,7 @@ __device__ __forceinline__ void finish(const ExpertParams& p, const ExpertTile& 
       for (int i = 0; i < 4; ++i) up[i] = __shfl_down_sync(~0u, y[i], 16);
       if (lane >= 16) continue;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) y[i] = clamped_swiglu(p, y[i], up[i]);
+      for (int i = 0; i < 4; ++i) y[i] = gated(p, y[i], up[i]);
       if (whole) {
         *reinterpret_cast<uint2*>(p.gated_out + at) = {ptx::pack_bf16(y[0], y[1]), ptx::pack_bf16(y[2], y[3])};
       } else {
@@ -218,14 +220,20 @@ Kernel kernel_of(int tokens) {
   return {many_kernel<F, 128>, 128, Config<F, 128>::kSharedBytes};
 }
 Kernel kernel_of(ExpertForm form, int tokens) {
-  return form == ExpertForm::kMxfp4 ? kernel_of<ExpertForm::kMxfp4>(tokens) : kernel_of<ExpertForm::kBf16>(tokens);
+  switch (form) {
+    case ExpertForm::kMxfp4: return kernel_of<ExpertForm::kMxfp4>(tokens);
+    case ExpertForm::kNvfp4: return kernel_of<ExpertForm::kNvfp4>(tokens);
+    case ExpertForm::kFp8: return kernel_of<ExpertForm::kFp8>(tokens);
+    case ExpertForm::kBf16: break;
+  }
+  return kernel_of<ExpertForm::kBf16>(tokens);
 }
 
 }  // namespace
 
 cudaError_t prepare_experts_many() {
   if (const cudaError_t error = prepare_tensor_maps(); error != cudaSuccess) return error;
-  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kMxfp4}) {
+  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kMxfp4, ExpertForm::kNvfp4, ExpertForm::kFp8}) {
     for (const int tokens : {64, 128}) {
       const Kernel k = kernel_of(form, tokens);
       const cudaError_t error =

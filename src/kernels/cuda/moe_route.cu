@@ -104,7 +104,8 @@ __device__ void choose(const RouteParams& p, int t) {
     if (lane == i) mine = weight, my_id = id;
   }
   if (lane >= p.top_k) return;
-  p.out.ids[at + lane] = idle ? -1 : my_id, p.out.shares[at + lane] = mine / sum;
+  p.out.ids[at + lane] = idle ? -1 : my_id;
+  p.out.shares[at + lane] = mine / sum * (p.expert_scale != nullptr ? p.expert_scale[my_id] : 1.0f);
   p.out.entry[at + lane] = idle ? -1 : atomicAdd(p.out.counts + kCountOf + my_id, 1);
 }
 
@@ -175,6 +176,23 @@ __device__ void finish_route(const RouteParams& p, int t0, int count) {
   lay_out(p);
 }
 
+// Rows of the router, and behind them the dense branch's gate where there is one.
+__host__ __device__ __forceinline__ int route_rows(const RouteParams& p) { return p.experts + (p.dense_gate != nullptr ? 1 : 0); }
+struct RouteRow {
+  const void* from;
+  int64_t at;
+  __device__ __forceinline__ RouteRow(const RouteParams& p, int row)
+      : from(row >= p.experts && p.dense_gate != nullptr ? p.dense_gate : p.router),
+        at(row >= p.experts ? (p.dense_gate != nullptr ? 0 : int64_t{p.experts - 1} * p.hidden) : int64_t{row} * p.hidden) {}
+};
+__device__ __forceinline__ void store_logit(const RouteParams& p, int token, int row, float logit) {
+  if (row < p.experts) {
+    p.out.logits[int64_t{token} * p.experts + row] = logit + (p.bias != nullptr ? p.bias[row] : 0.0f);
+  } else if (row == p.experts && p.dense_gate != nullptr) {
+    p.out.dense_share[token] = 1.0f / (1.0f + __expf(-logit));
+  }
+}
+
 template <Format F, int TOKENS, int EXPERTS>
 __global__ void __launch_bounds__(kThreads) route_many_kernel(const __grid_constant__ RouteParams p) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tokens = p.rows.num_tokens;
@@ -184,10 +202,21 @@ __global__ void __launch_bounds__(kThreads) route_many_kernel(const __grid_const
   float sums[TOKENS][EXPERTS] = {}, squares[TOKENS] = {};
   for (int k = lane * 8; k < p.hidden; k += 256) {
     float norm[8], x[TOKENS][8];
+#pragma unroll
+    for (int t = 0; t < TOKENS; ++t) load_8(p.x + int64_t{min(t0 + t, tokens - 1)} * p.hidden + k, x[t]);
+    if (p.normed != nullptr && blockIdx.y == 0) {
+      load_8(p.expert_norm + k, norm);
+#pragma unroll
+      for (int t = 0; t < TOKENS; ++t) {  // each warp has them all
+        if (t % kWarps != warp || t0 + t >= tokens) continue;
+        const uint4 packed = {ptx::pack_bf16(x[t][0] * norm[0], x[t][1] * norm[1]), ptx::pack_bf16(x[t][2] * norm[2], x[t][3] * norm[3]),
+                              ptx::pack_bf16(x[t][4] * norm[4], x[t][5] * norm[5]), ptx::pack_bf16(x[t][6] * norm[6], x[t][7] * norm[7])};
+        *reinterpret_cast<uint4*>(p.normed + int64_t{t0 + t} * p.hidden + k) = packed;
+      }
+    }
     load_8(p.norm + k, norm);
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
-      load_8(p.x + int64_t{min(t0 + t, tokens - 1)} * p.hidden + k, x[t]);
 #pragma unroll
       for (int i = 0; i < 8; ++i) squares[t] += x[t][i] * x[t][i], x[t][i] *= norm[i];
     }
@@ -195,21 +224,13 @@ __global__ void __launch_bounds__(kThreads) route_many_kernel(const __grid_const
     for (int e = 0; e < EXPERTS; ++e) {
       float w[8];
       Piece<F> piece;
-      piece.load(p.router, int64_t{min(e0 + e, p.experts - 1)} * p.hidden + k);
+      const RouteRow row(p, e0 + e);
+      piece.load(row.from, row.at + k);
       piece.values(w);
 #pragma unroll
       for (int t = 0; t < TOKENS; ++t) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) sums[t][e] += w[i] * x[t][i];
-      }
-    }
-    if (p.normed != nullptr && blockIdx.y == 0) {
-#pragma unroll
-      for (int t = 0; t < TOKENS; ++t) {  // each warp has them all
-        if (t % kWarps != warp || t0 + t >= tokens) continue;
-        const uint4 packed = {ptx::pack_bf16(x[t][0], x[t][1]), ptx::pack_bf16(x[t][2], x[t][3]),
-                              ptx::pack_bf16(x[t][4], x[t][5]), ptx::pack_bf16(x[t][6], x[t][7])};
-        *reinterpret_cast<uint4*>(p.normed + int64_t{t0 + t} * p.hidden + k) = packed;
       }
     }
   }
@@ -219,8 +240,7 @@ __global__ void __launch_bounds__(kThreads) route_many_kernel(const __grid_const
 #pragma unroll
     for (int e = 0; e < EXPERTS; ++e) {
       const float sum = warp_sum(sums[t][e]);
-      if (lane != 0 || t0 + t >= tokens || e0 + e >= p.experts) continue;
-      p.out.logits[int64_t{t0 + t} * p.experts + e0 + e] = sum * factor + (p.bias != nullptr ? p.bias[e0 + e] : 0.0f);
+      if (lane == 0 && t0 + t < tokens) store_logit(p, t0 + t, e0 + e, sum * factor);
     }
     if (lane == 0 && e0 == 0 && t0 + t < tokens) p.out.factor[t0 + t] = factor;
   }
@@ -238,8 +258,9 @@ __device__ __forceinline__ float load_token(const RouteParams& p, int t, float* 
     const float4 y = {v.x * g.x, v.y * g.y, v.z * g.z, v.w * g.w};
     *reinterpret_cast<float4*>(to + k) = y;
     if (p.normed != nullptr && blockIdx.y == 0) {
-      *reinterpret_cast<uint2*>(p.normed + int64_t{t} * p.hidden + k) = {ptx::pack_bf16(y.x, y.y),
-                                                                         ptx::pack_bf16(y.z, y.w)};
+      const float4 n = *reinterpret_cast<const float4*>(p.expert_norm + k);
+      *reinterpret_cast<uint2*>(p.normed + int64_t{t} * p.hidden + k) = {ptx::pack_bf16(v.x * n.x, v.y * n.y),
+                                                                         ptx::pack_bf16(v.z * n.z, v.w * n.w)};
     }
   }
   return squares;
@@ -252,11 +273,11 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const __grid_consta
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tokens = p.rows.num_tokens;
   const int t0 = blockIdx.x * TOKENS, e = blockIdx.y * kWarps + warp;
   ptx::let_next_kernel_start();
-  const int64_t row = int64_t{min(e, p.experts - 1)} * p.hidden;
+  const RouteRow row(p, e);
   Piece<F> ahead[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    if (lane * 8 + i * 256 < p.hidden) ahead[i].load(p.router, row + lane * 8 + i * 256);
+    if (lane * 8 + i * 256 < p.hidden) ahead[i].load(row.from, row.at + lane * 8 + i * 256);
   }
   ptx::wait_for_previous_kernel();
 #pragma unroll
@@ -282,7 +303,7 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const __grid_consta
   }
   for (int k = lane * 8 + kAhead * 256; k < p.hidden; k += 256) {
     Piece<F> piece;
-    piece.load(p.router, row + k);
+    piece.load(row.from, row.at + k);
     add(piece, k);
   }
 #pragma unroll
@@ -291,8 +312,8 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const __grid_consta
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) squares += part[t][w];
     const float factor = rsqrtf(squares / static_cast<float>(p.hidden) + p.eps), sum = warp_sum(sums[t]);
-    if (lane != 0 || t0 + t >= tokens || e >= p.experts) continue;
-    p.out.logits[int64_t{t0 + t} * p.experts + e] = sum * factor + (p.bias != nullptr ? p.bias[e] : 0.0f);
+    if (lane != 0 || t0 + t >= tokens) continue;
+    store_logit(p, t0 + t, e, sum * factor);
     if (e == 0) p.out.factor[t0 + t] = factor;
   }
   finish_route(p, t0, TOKENS);
@@ -320,42 +341,113 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ MixParams p) {
-  __shared__ float part[kWarps];
-  ptx::let_next_kernel_start();
-  const int t = blockIdx.x, k = (blockIdx.y * kThreads + threadIdx.x) * 4;
-  const bool real = k < p.hidden;
-  ptx::wait_for_previous_kernel();
+__device__ __forceinline__ void add_scaled(float4& sum, const float4& v, float by) {
+  sum.x += v.x * by, sum.y += v.y * by, sum.z += v.z * by, sum.w += v.w * by;
+}
+__device__ __forceinline__ float squares_of(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+
+// Four columns of what the token's experts gave.
+__device__ __forceinline__ float4 experts_sum(const MixParams& p, int t, int k) {
+  const int32_t* entry = p.routing.entry + int64_t{t} * p.top_k;
+  const float* share = p.routing.shares + int64_t{t} * p.top_k;
   float4 v = {0, 0, 0, 0};
-  if (real) {
-    float* at = p.x + int64_t{t} * p.hidden + k;
-    v = __ldcg(reinterpret_cast<const float4*>(at));
-    const int32_t* entry = p.routing.entry + int64_t{t} * p.top_k;
-    const float* share = p.routing.shares + int64_t{t} * p.top_k;
 #pragma unroll 4
-    for (int i = 0; i < p.top_k; ++i) {
-      const int from = __ldcg(entry + i);
-      if (from < 0) continue;
-      const float w = __ldcg(share + i);
-      const float4 y = __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{from} * p.hidden + k));
-      v.x += w * y.x, v.y += w * y.y, v.z += w * y.z, v.w += w * y.w;
-    }
-    *reinterpret_cast<float4*>(at) = v;
-    if (p.next.next != nullptr) {
-      const float4 g = *reinterpret_cast<const float4*>(p.next.weight + k);
-      const uint2 packed = {ptx::pack_bf16(v.x * g.x, v.y * g.y), ptx::pack_bf16(v.z * g.z, v.w * g.w)};
-      *reinterpret_cast<uint2*>(p.next.next + int64_t{t} * p.hidden + k) = packed;
-    }
+  for (int i = 0; i < p.top_k; ++i) {
+    const int from = __ldcg(entry + i);
+    if (from >= 0) add_scaled(v, __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{from} * p.hidden + k)), __ldcg(share + i));
   }
-  if (p.next.next == nullptr) return;
-  const float squares = warp_sum(v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w);
-  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = squares;
+  return v;
+}
+
+// The token's columns of x get their sum; their squares.
+__device__ __forceinline__ float add_to_residual(const MixParams& p, int t, int k, const float4& sum) {
+  float* at = p.x + int64_t{t} * p.hidden + k;
+  float4 v = __ldcg(reinterpret_cast<const float4*>(at));
+  add_scaled(v, sum, 1);
+  const float scale = p.out_scale != nullptr ? *p.out_scale : 1.0f;
+  v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
+  *reinterpret_cast<float4*>(at) = v;
+  if (p.next.next != nullptr) {
+    const float4 g = *reinterpret_cast<const float4*>(p.next.weight + k);
+    const uint2 packed = {ptx::pack_bf16(v.x * g.x, v.y * g.y), ptx::pack_bf16(v.z * g.z, v.w * g.w)};
+    *reinterpret_cast<uint2*>(p.next.next + int64_t{t} * p.hidden + k) = packed;
+  }
+  return squares_of(v);
+}
+
+__device__ __forceinline__ float block_sum(float v) {
+  __shared__ float part[kWarps];
+  v = warp_sum(v);
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
   __syncthreads();
-  if (threadIdx.x != 0) return;
   float total = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) total += part[w];
-  p.next.squares[int64_t{blockIdx.y} * p.squares_stride + t] = total;
+  __syncthreads();
+  return total;
+}
+
+__global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ MixParams p) {
+  ptx::let_next_kernel_start();
+  const int t = blockIdx.x, k = (blockIdx.y * kThreads + threadIdx.x) * 4;
+  ptx::wait_for_previous_kernel();
+  float squares = 0;
+  if (k < p.hidden) {
+    float4 v = experts_sum(p, t, k);
+    if (p.dense != nullptr) {
+      add_scaled(v, __ldcg(reinterpret_cast<const float4*>(p.dense + int64_t{t} * p.hidden + k)),
+                 p.dense_share != nullptr ? __ldcg(p.dense_share + t) : 1.0f);
+    }
+    squares = add_to_residual(p, t, k, v);
+  }
+  if (p.next.next == nullptr) return;
+  const float total = block_sum(squares);
+  if (threadIdx.x == 0) p.next.squares[int64_t{blockIdx.y} * p.squares_stride + t] = total;
+}
+
+// A CTA takes a token: norms need all of its columns.
+template <int PARTS>
+__global__ void __launch_bounds__(kThreads) mix_normed_kernel(const __grid_constant__ MixParams p) {
+  ptx::let_next_kernel_start();
+  const int t = blockIdx.x;
+  ptx::wait_for_previous_kernel();
+  float4 sum[PARTS] = {}, dense[PARTS] = {};
+  float sum_squares = 0, dense_squares = 0;
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    const int k = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    if (k >= p.hidden) continue;
+    sum[i] = experts_sum(p, t, k);
+    if (p.dense != nullptr) dense[i] = __ldcg(reinterpret_cast<const float4*>(p.dense + int64_t{t} * p.hidden + k));
+    sum_squares += squares_of(sum[i]), dense_squares += squares_of(dense[i]);
+  }
+  const auto factor = [&](float squares, float eps) { return rsqrtf(block_sum(squares) / static_cast<float>(p.hidden) + eps); };
+  const float of_experts = p.experts_norm != nullptr ? factor(sum_squares, p.experts_eps) : 1.0f;
+  const float of_dense = (p.dense_norm != nullptr ? factor(dense_squares, p.dense_eps) : 1.0f) *
+                         (p.dense_share != nullptr ? __ldcg(p.dense_share + t) : 1.0f);
+  const auto weighted = [&](const float4& v, const float* weight, int k, float by) {
+    const float4 w = weight != nullptr ? *reinterpret_cast<const float4*>(weight + k) : float4{1, 1, 1, 1};
+    return float4{v.x * w.x * by, v.y * w.y * by, v.z * w.z * by, v.w * w.w * by};
+  };
+  sum_squares = 0;
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    const int k = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    if (k >= p.hidden) continue;
+    sum[i] = weighted(sum[i], p.experts_norm, k, of_experts);
+    add_scaled(sum[i], weighted(dense[i], p.dense_norm, k, of_dense), 1);
+    sum_squares += squares_of(sum[i]);
+  }
+  const float of_sum = p.sum_norm != nullptr ? factor(sum_squares, p.sum_eps) : 1.0f;
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) {
+    const int k = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    if (k < p.hidden) squares += add_to_residual(p, t, k, weighted(sum[i], p.sum_norm, k, of_sum));
+  }
+  if (p.next.next == nullptr) return;
+  const float total = block_sum(squares);
+  if (threadIdx.x == 0) p.next.squares[t] = total;
 }
 
 template <Format F>
@@ -363,7 +455,7 @@ cudaError_t launch_route(const RouteParams& p, cudaStream_t stream) {
   const int tokens = p.rows.num_tokens;
   const auto grid = [&](int per_cta, int experts) {
     return dim3(static_cast<unsigned>((tokens + per_cta - 1) / per_cta),
-                static_cast<unsigned>((p.experts + experts - 1) / experts));
+                static_cast<unsigned>((route_rows(p) + experts - 1) / experts));
   };
   const auto row_bytes = static_cast<size_t>(p.hidden) * sizeof(float);
   if (tokens <= kSingleTokens && row_bytes <= kRouteRoom) {
@@ -394,8 +486,12 @@ cudaError_t gather_entries(const Routing& routing, int tokens, int top_k, int co
 }
 
 cudaError_t mix(const MixParams& p, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(p.tokens), static_cast<unsigned>(mixture_parts(p.hidden)));
-  return launch_overlapped(mix_kernel, grid, kThreads, 0, stream, p);
+  const auto tokens = static_cast<unsigned>(p.tokens);
+  if (!p.norms()) {
+    return launch_overlapped(mix_kernel, dim3(tokens, static_cast<unsigned>(mixture_parts(p))), kThreads, 0, stream, p);
+  }
+  if (p.hidden <= 4 * kThreads * 3) return launch_overlapped(mix_normed_kernel<3>, tokens, kThreads, 0, stream, p);
+  return launch_overlapped(mix_normed_kernel<8>, tokens, kThreads, 0, stream, p);
 }
 
 }  // namespace tailrace::cuda

@@ -24,11 +24,12 @@ struct ExpertTile {
 struct Routing {
   float* logits;   // [tokens][experts]
   int32_t* ids;    // [tokens][top_k] experts, largest logit first, ties to the lower id; -1: an idle row's
-  float* shares;   // [tokens][top_k] softmax over the chosen
+  float* shares;   // [tokens][top_k] softmax over the chosen, times the expert's scale
   int32_t* entry;  // [tokens][top_k] where the token is among the entries; -1. Many tokens: until gather_entries its
                    // place among its expert's
   int32_t* token;     // [entries] whose entry it is
   float* factor;      // [tokens] of the norm: 1 / rms
+  float* dense_share; // [tokens] of the branch beside the experts
   ExpertTile* tiles;  // [most_expert_tiles]
   int32_t* counts;    // [kRoutingCounts]; zero before the first launch
   int32_t* arrived;   // [tokens] CTAs that have written logits of the token; likewise
@@ -47,15 +48,18 @@ struct RouteParams {
   StepRows rows;
   const float* x = nullptr;     // [tokens][hidden] residual
   int hidden = 0;               // a multiple of 8
-  const float* norm = nullptr;  // [hidden]
+  const float* norm = nullptr;  // [hidden] of the router's input
   float eps = 0;
+  const float* expert_norm = nullptr;    // [hidden] of the experts' input
   Format router_format = Format::kBF16;  // or F16, F32: rows as stored
   const void* router = nullptr;          // [experts][hidden]
   const float* bias = nullptr;           // [experts] or null
+  const float* expert_scale = nullptr;   // [experts] or null
+  const void* dense_gate = nullptr;      // [hidden], stored as the router is, or null: dense_share is sigmoid of its logit
   int experts = 0, top_k = 0;            // at most kMostExperts, kMostTopK
   int tile_tokens = 0;
   bool gathers = false;             // gather_entries follows
-  __nv_bfloat16* normed = nullptr;  // null, or gets bf16(x * norm), without the norm's factor
+  __nv_bfloat16* normed = nullptr;  // null, or gets bf16(x * expert_norm), without the norm's factor
   Routing out;
 };
 // logits = router (x * norm) * factor + bias in fp32. One launch.
@@ -66,17 +70,26 @@ cudaError_t route(const RouteParams& params, cudaStream_t stream);
 cudaError_t gather_entries(const Routing& routing, int tokens, int top_k, int cols, const __nv_bfloat16* from,
                            __nv_bfloat16* to, cudaStream_t stream);
 
-// x[token] += sum over its experts, largest logit first, of share * y[entry], in fp32. next: see token_ops.h, its sums
-// of squares in mixture_parts(hidden) parts of squares_stride.
+// s = sum over the token's experts, largest logit first, of share * y[entry]; x[token] = (x + norm(norm(s) + share *
+// norm(dense))) * out_scale, in fp32, each norm and dense where they are there. next: see token_ops.h, its sums of squares
+// in mixture_parts(p) parts of squares_stride.
 struct MixParams {
   Routing routing;
   int tokens = 0, top_k = 0, hidden = 0;
   const float* y = nullptr;  // [entries][hidden]
   float* x = nullptr;        // [tokens][hidden]
+  const float* dense = nullptr;        // [tokens][hidden] or null
+  const float* dense_share = nullptr;  // [tokens] or null: 1
+  const float *experts_norm = nullptr, *dense_norm = nullptr, *sum_norm = nullptr;  // [hidden] or null
+  float experts_eps = 0, dense_eps = 0, sum_eps = 0;
+  const float* out_scale = nullptr;    // [1] or null
   NextNorm next;
   int squares_stride = 0;
+
+  bool norms() const { return experts_norm != nullptr || dense_norm != nullptr || sum_norm != nullptr; }
 };
-constexpr int mixture_parts(int hidden) { return (hidden + 1023) / 1024; }
+inline constexpr int kMostNormedHidden = 8192;  // values of a token where mix norms
+inline int mixture_parts(const MixParams& p) { return p.norms() ? 1 : (p.hidden + 1023) / 1024; }
 cudaError_t mix(const MixParams& params, cudaStream_t stream);
 
 }  // namespace tailrace::cuda

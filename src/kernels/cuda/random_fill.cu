@@ -15,6 +15,7 @@ namespace tailrace::cuda {
 namespace {
 
 constexpr int kThreads = 256, kMaxBlocks = 4096;
+constexpr float kE2m1Deviation = 2.93f;         // of all sixteen codes, equally likely
 constexpr float kInt4Deviation = 4.6097722f;   // of 0..15, equally likely: sqrt((16^2 - 1) / 12)
 constexpr float kInt8Deviation = 73.9003156f;  // of -128..127
 constexpr float kScaleSpread = 1.0103630f;     // root mean square of a factor of 0.75 to 1.25: sqrt(1 + 0.5^2 / 12)
@@ -76,6 +77,11 @@ __device__ uint4 scales(uint64_t key, int64_t first_word, int blocks, int piece,
       const float s = scale(static_cast<uint32_t>(word(key, first_word + piece * 4 + j)), d);
       out[j] = halves(s, -7.5f * s);
     }
+  } else if constexpr (F == WeightForm::kNvfp4) {  // one byte's worth of a scale, as the file has it, is enough
+    for (int j = 0; j < 4 && piece * 4 + j < blocks; ++j) {
+      const uint64_t bits = word(key, first_word + piece * 4 + j);
+      out[j] = halves(scale(static_cast<uint32_t>(bits), d * kNvfp4Scale), scale(static_cast<uint32_t>(bits >> 32), d * kNvfp4Scale));
+    }
   } else {
     for (int j = 0; j < 2 && piece * 2 + j < blocks; ++j) {
       const uint64_t bits = word(key, first_word + piece * 2 + j);
@@ -101,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(Fill p) {
     if (i < p.value_pieces) {
       p.out[i] = {values<F>(p.key, i, 0, p.deviation), values<F>(p.key, i, 1, p.deviation),
                   values<F>(p.key, i, 2, p.deviation), values<F>(p.key, i, 3, p.deviation)};
-    } else if constexpr (F == WeightForm::kInt4 || F == WeightForm::kInt8) {
+    } else if constexpr (four_bits(F) || F == WeightForm::kInt8) {
       const int64_t at = i - p.value_pieces, row = at / p.row_pieces;
       // Behind the words that the codes drew, two for each of their pieces.
       const int64_t first_word = p.value_pieces * 2 + row * p.blocks;
@@ -110,13 +116,13 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(Fill p) {
   }
 }
 
-// All units alike: codes of every bit pattern, then bytes of scales.
+// All units alike: codes of every bit pattern, then bytes of scales, all the same.
 __global__ void __launch_bounds__(kThreads)
-    fill_mxfp4_kernel(uint4* out, int64_t pieces, uint64_t key, uint32_t scales) {
-  constexpr int kPieces = expert_unit_bytes(ExpertForm::kMxfp4) / 16, kValuePieces = kMxfp4UnitValues / 16;
+    fill_e2m1_kernel(uint4* out, int64_t pieces, int unit_pieces, uint64_t key, uint32_t scales) {
+  constexpr int kValuePieces = kFourBitUnitValues / 16;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < pieces; i += stride) {
-    if (i % kPieces >= kValuePieces) {
+    if (i % unit_pieces >= kValuePieces) {
       out[i] = {scales, scales, scales, scales};
     } else {
       const uint64_t low = word(key, 2 * i), high = word(key, 2 * i + 1);
@@ -139,7 +145,7 @@ cudaError_t fill_random(WeightForm form, int64_t rows, int64_t cols, uint64_t se
                         cudaStream_t stream) {
   if (rows < 0 || cols < 0 || cols % 32 != 0 || cols > INT32_MAX) return cudaErrorInvalidValue;
   if (rows == 0 || cols == 0) return cudaSuccess;
-  const float codes = form == WeightForm::kInt4 ? kInt4Deviation : kInt8Deviation;
+  const float codes = form == WeightForm::kInt4 ? kInt4Deviation : form == WeightForm::kNvfp4 ? kE2m1Deviation : kInt8Deviation;
   const Fill p = {.out = static_cast<uint4*>(packed),
                   .value_pieces = scales_offset(form, rows, cols) / 16,
                   .scale_pieces = rows * scale_row_bytes(form, cols) / 16,
@@ -153,6 +159,7 @@ cudaError_t fill_random(WeightForm form, int64_t rows, int64_t cols, uint64_t se
     case WeightForm::kF16: return launch<WeightForm::kF16>(p, stream);
     case WeightForm::kFp8: return launch<WeightForm::kFp8>(p, stream);
     case WeightForm::kInt4: return launch<WeightForm::kInt4>(p, stream);
+    case WeightForm::kNvfp4: return launch<WeightForm::kNvfp4>(p, stream);
     case WeightForm::kInt8: return launch<WeightForm::kInt8>(p, stream);
   }
   return cudaErrorInvalidValue;
@@ -162,15 +169,18 @@ cudaError_t fill_random_expert(ExpertForm form, int64_t rows, int64_t cols, uint
                                void* packed, cudaStream_t stream) {
   if (rows <= 0 || cols <= 0) return cudaErrorInvalidValue;
   const int64_t bytes = expert_matrix_bytes(form, rows, cols);
-  if (form == ExpertForm::kBf16) {  // every place of a unit is a value
-    return fill_random(WeightForm::kBf16, bytes / 2 / kUnitCols, kUnitCols, seed, deviation, packed, stream);
+  if (form == ExpertForm::kBf16 || form == ExpertForm::kFp8) {  // every place of a unit is a value
+    const WeightForm plain = form == ExpertForm::kBf16 ? WeightForm::kBf16 : WeightForm::kFp8;
+    return fill_random(plain, bytes / value_row_bytes(plain, kUnitCols), kUnitCols, seed, deviation, packed, stream);
   }
-  constexpr float kE2m1Deviation = 2.93f;  // of all sixteen codes, equally likely
-  const int exponent = static_cast<int>(lroundf(log2f(deviation / kE2m1Deviation))) + 127;
-  const auto scale = static_cast<uint32_t>(std::clamp(exponent, 1, kMxfp4MostScale) + kMxfp4ScaleBias);
+  // The nearest power of two.
+  const int exponent = static_cast<int>(lroundf(log2f(deviation / kE2m1Deviation)));
+  const auto scale = form == ExpertForm::kMxfp4
+                         ? static_cast<uint32_t>(std::clamp(exponent + 127, 1, kMxfp4MostScale) + kMxfp4ScaleBias)
+                         : static_cast<uint32_t>(std::clamp(exponent, -9, 8) + 9) * 8;
   const int64_t pieces = bytes / 16, wanted = (pieces + kThreads - 1) / kThreads;
-  fill_mxfp4_kernel<<<static_cast<int>(std::min<int64_t>(wanted, kMaxBlocks)), kThreads, 0, stream>>>(
-      static_cast<uint4*>(packed), pieces, mix(seed + 0x9e3779b97f4a7c15u), scale * 0x01010101u);
+  fill_e2m1_kernel<<<static_cast<int>(std::min<int64_t>(wanted, kMaxBlocks)), kThreads, 0, stream>>>(
+      static_cast<uint4*>(packed), pieces, expert_unit_bytes(form) / 16, mix(seed + 0x9e3779b97f4a7c15u), scale * 0x01010101u);
   return cudaGetLastError();
 }
 

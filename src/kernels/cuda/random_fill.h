@@ -19,8 +19,8 @@ namespace tailrace::cuda {
 cudaError_t fill_random(WeightForm form, int64_t rows, int64_t cols, uint64_t seed, float deviation, void* packed,
                         cudaStream_t stream);
 
-// The same for an expert's matrix (expert_matrix_bytes at `packed`): kMxfp4 is uniform codes under scales of the
-// nearest power of two.
+// The same for an expert's matrix (expert_matrix_bytes at `packed`): kMxfp4 and kNvfp4 are uniform codes under
+// scales of the nearest power of two.
 cudaError_t fill_random_expert(ExpertForm form, int64_t rows, int64_t cols, uint64_t seed, float deviation,
                                void* packed, cudaStream_t stream);
 

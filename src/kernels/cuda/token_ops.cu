@@ -155,6 +155,15 @@ __device__ __forceinline__ void load_8(const Matrix& m, int64_t row, int k, floa
         *reinterpret_cast<const __half2*>(scales + row * ((m.cols / 32 * 4 + 15) / 16 * 16) + k / 32 * 4));
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(v >> int4_position(i) & 15) * s.x + s.y;
+  } else if (m.form == WeightForm::kNvfp4) {
+    const uint32_t v = *reinterpret_cast<const uint32_t*>(values + row * (m.cols / 2) + k / 2);
+    const __half s = reinterpret_cast<const __half*>(scales + row * ((m.cols / 32 * 4 + 15) / 16 * 16))[k / 16];
+    const float d = __half2float(s) * (Form<WeightForm::kNvfp4>::kFactor * (m.row_scale != nullptr ? m.row_scale[row] : 1.0f));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t code = v >> int4_position(i);
+      out[i] = __half2float(__ushort_as_half(static_cast<uint16_t>((code & 8) << 12 | (code & 7) << 9))) * d;
+    }
   } else {
     const uint2 v = *reinterpret_cast<const uint2*>(values + row * m.cols + k);
     const auto* s = reinterpret_cast<const __half*>(scales + row * ((m.cols / 32 * 8 + 15) / 16 * 16) + k / 32 * 8);
@@ -258,7 +267,7 @@ norm_last_kernel(StepRows rows, const float* x, int hidden, const float* weight,
 }
 
 __global__ void __launch_bounds__(kThreads)
-    post_norm_kernel(const float* y, int hidden, const float* weight, float eps, float* x, NextNorm next) {
+    post_norm_kernel(const float* y, int hidden, const float* weight, float eps, const float* out_scale, float* x, NextNorm next) {
   enter();
   const int t = blockIdx.x;
   y += int64_t{t} * hidden, x += int64_t{t} * hidden;
@@ -266,8 +275,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = threadIdx.x; k < hidden; k += kThreads) squares += y[k] * y[k];
   const float factor = rsqrtf(block_sum(squares) / static_cast<float>(hidden) + eps);
   squares = 0;
+  const float scale = out_scale != nullptr ? *out_scale : 1.0f;
   for (int k = threadIdx.x; k < hidden; k += kThreads) {
-    const float v = x[k] + y[k] * factor * weight[k];
+    const float v = (x[k] + y[k] * factor * weight[k]) * scale;
     x[k] = v;
     squares += v * v;
     if (next.next != nullptr) next.next[int64_t{t} * hidden + k] = __float2bfloat16(v * next.weight[k]);
@@ -454,9 +464,9 @@ cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, cons
                           XOrder order, __nv_bfloat16* out, cudaStream_t stream) {
   return launch(norm_last_kernel, rows.num_rows, kThreads, stream, rows, x, hidden, weight, eps, order, out);
 }
-cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, float* x,
-                          const NextNorm& next, cudaStream_t stream) {
-  return launch(post_norm_kernel, tokens, kThreads, stream, y, hidden, weight, eps, x, next);
+cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, const float* out_scale,
+                          float* x, const NextNorm& next, cudaStream_t stream) {
+  return launch(post_norm_kernel, tokens, kThreads, stream, y, hidden, weight, eps, out_scale, x, next);
 }
 cudaError_t finish_qkv(const StepRows& rows, const QkvParams& p, cudaStream_t stream) {
   const int64_t units = int64_t{rows.num_tokens} * (p.q_heads + 2 * p.kv_heads);
