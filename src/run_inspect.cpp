@@ -8,6 +8,21 @@
 namespace tailrace {
 namespace {
 
+void print_mlp(const ModelConfig& c) {
+  const char* activation = c.activation == Activation::kSilu ? "silu" : "gelu_tanh";
+  if (c.experts > 0 && c.expert_bias) {
+    std::printf("moe              %d experts, %d a token, intermediate %lld, clamped swiglu (alpha %g, limit %g)\n",
+                c.experts, c.experts_per_token, static_cast<long long>(c.expert_intermediate),
+                c.expert_activation.alpha, c.expert_activation.limit);
+    return;
+  }
+  if (c.experts > 0) {
+    std::printf("moe              %d experts, %d a token, intermediate %lld, %s, beside a dense branch\n", c.experts,
+                c.experts_per_token, static_cast<long long>(c.expert_intermediate), activation);
+  }
+  std::printf("mlp              intermediate %lld, %s\n", static_cast<long long>(c.intermediate), activation);
+}
+
 void print_architecture(const ModelConfig& c) {
   std::printf("architecture     %s, %d layers, hidden %lld, vocabulary %lld, context %d\n", architecture_name(c.architecture),
               c.layers, static_cast<long long>(c.hidden), static_cast<long long>(c.vocab), c.context);
@@ -20,20 +35,18 @@ void print_architecture(const ModelConfig& c) {
     int32_t width = 0;
     for (int32_t w : c.window) width = std::max(width, w);
     std::printf("layers           %d full, %d with a window of %d tokens\n", full, window, width);
+    if (c.full.head_dim > 0) {
+      std::printf("full layers      %d KV heads, head dim %d%s\n", c.full.kv_heads, c.full.head_dim,
+                  c.full_keys_are_values ? ", keys that are the values" : "");
+    }
   }
   for (const RopeConfig& rope : c.ropes) {
-    static const char* const kNames[] = {"none", "linear", "llama3", "yarn", "divisors"};
+    static const char* const kNames[] = {"none", "linear", "llama3", "yarn", "proportional",
+                                         "divisors"};
     std::printf("rope             theta %g over %d dims, scaling %s\n", rope.theta, rope.rotary_dim,
                 kNames[static_cast<int>(rope.scaling)]);
   }
-  if (c.experts > 0) {
-    std::printf("moe              %d experts, %d a token, intermediate %lld, clamped swiglu (alpha %g, limit %g)\n",
-                c.experts, c.experts_per_token, static_cast<long long>(c.intermediate), c.expert_activation.alpha,
-                c.expert_activation.limit);
-  } else {
-    std::printf("mlp              intermediate %lld, %s\n", static_cast<long long>(c.intermediate),
-                c.activation == Activation::kSilu ? "silu" : "gelu_tanh");
-  }
+  print_mlp(c);
   std::printf("embeddings       %s\n", c.tied_embeddings ? "tied with the head" : "apart from the head");
 }
 

@@ -33,10 +33,11 @@ Expected<std::vector<TuneShape>> shapes_of(const std::string& model) {
   windows.erase(std::unique(windows.begin(), windows.end()), windows.end());
   std::vector<TuneShape> shapes;
   for (const int32_t window : windows) {
+    const HeadShape heads = config->heads(window);
     shapes.push_back({.name = model + (window > 0 ? ", window " + std::to_string(window) : std::string()),
                       .q_heads = config->q_heads,
-                      .kv_heads = config->kv_heads,
-                      .head_dim = config->head_dim,
+                      .kv_heads = heads.kv_heads,
+                      .head_dim = heads.head_dim,
                       .window = window});
   }
   return shapes;

@@ -30,8 +30,15 @@ constexpr Family kFamilies[] = {
     {"Qwen3ForCausalLM", "qwen3", Architecture::kQwen3, 32, 128, 32768, 4096, -1, -1},
     {"Gemma3ForCausalLM", "gemma3_text", Architecture::kGemma3, 4, 256, 131072, 4096, 2, 1},
     {"GptOssForCausalLM", "gpt_oss", Architecture::kGptOss, 8, 64, 131072, 128, -1, -1},
+    {"Gemma4ForConditionalGeneration", "gemma4", Architecture::kGemma4, 4, 256, 131072, 512, 2, 1},
+    {"Gemma4ForCausalLM", "gemma4_text", Architecture::kGemma4, 4, 256, 131072, 512, 2, 1},
     {"Gemma3ForConditionalGeneration", "gemma3", Architecture::kGemma3, 4, 256, 131072, 4096, 2, 1},
 };
+
+// Windows in most layers, each kind of layer with its own rotary embedding.
+bool is_gemma(const Family& family) {
+  return family.architecture == Architecture::kGemma3 || family.architecture == Architecture::kGemma4;
+}
 
 const Family* find_family(ConfigFields& fields) {
   const std::vector<std::string> classes = fields.texts("architectures");
@@ -99,7 +106,8 @@ void read_yarn(ConfigFields& fields, RopeConfig* rope) {
 }
 
 // `params` is rope_scaling, rope_parameters or one of its per-layer-type entries; null for a plain rotary embedding.
-RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double theta, const ModelConfig& config) {
+RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double theta, const ModelConfig& config,
+                     int32_t head_dim) {
   RopeConfig rope;
   rope.theta = theta;
   double partial = owner.number_or("partial_rotary_factor", 1.0, 0.0, 1.0);
@@ -115,7 +123,14 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
                   "rope parameters have '" + printable(key) + "' but no rope_type: which scaling is meant is not said");
       break;
     }
-    if (type != "default") rope.factor = fields.number("factor", 1.0, 1e6);
+    if (type == "proportional") {
+      rope.scaling = RopeScaling::kProportional;
+      rope.factor = fields.number_or("factor", 1.0, 1.0, 1e6);
+      rope.rotated = static_cast<int>(partial * head_dim / 2);
+      partial = 1.0;
+    } else if (type != "default") {
+      rope.factor = fields.number("factor", 1.0, 1e6);
+    }
     if (type == "llama3" || type == "yarn") {
       const double original = owner.number_or("original_max_position_embeddings", config.context, 1, 1 << 27);
       rope.original_context = fields.number_or("original_max_position_embeddings", original, 1, 1 << 27);
@@ -129,21 +144,21 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
     } else if (type == "yarn") {
       rope.scaling = RopeScaling::kYarn;
       read_yarn(fields, &rope);
-    } else if (type != "default") {
-      owner.fault(StatusCode::kUnsupported, "rope_type '" + printable(type) +
-                                                "' is not supported (default, linear, llama3 and yarn are)");
+    } else if (type != "default" && type != "proportional") {
+      owner.fault(StatusCode::kUnsupported, "rope_type '" + printable(type) + "' is not supported (default, linear, " +
+                                                "llama3, yarn and proportional are)");
     }
     owner.fault(fields.status());
   }
-  rope.rotary_dim = static_cast<int>(config.head_dim * partial);
+  rope.rotary_dim = static_cast<int>(head_dim * partial);
   return rope;
 }
 
 // Older files: rope_scaling, rope_theta, rope_local_base_freq. Newer: rope_parameters, flat or an entry per layer type.
 void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config) {
   const bool gemma = family.architecture == Architecture::kGemma3;
-  const bool gpt_oss = family.architecture == Architecture::kGptOss;
-  const double theta = fields.number_or("rope_theta", gemma ? 1e6 : gpt_oss ? 150000.0 : 1e4, 1.0, 1e15);
+  const bool gpt_oss = family.architecture == Architecture::kGptOss, gemma4 = family.architecture == Architecture::kGemma4;
+  const double theta = fields.number_or("rope_theta", gemma || gemma4 ? 1e6 : gpt_oss ? 150000.0 : 1e4, 1.0, 1e15);
   const nlohmann::json* params = fields.object("rope_parameters");
   const nlohmann::json* full = params ? params : fields.object("rope_scaling");
   const nlohmann::json* sliding = nullptr;
@@ -157,10 +172,12 @@ void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config)
                                              {"beta_slow", 1.0},    {"truncate", false},
                                              {"original_max_position_embeddings", 4096}};
   if (gpt_oss && !full) full = &kGptOssRope;
-  config->ropes.push_back(read_rope(fields, full, theta, *config));
-  if (!gemma) return;
+  static const nlohmann::json kGemma4Rope = {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}};
+  if (gemma4 && !params) full = &kGemma4Rope;
+  config->ropes.push_back(read_rope(fields, full, theta, *config, config->heads(0).head_dim));
+  if (!gemma && !gemma4) return;
   const double local_theta = fields.number_or("rope_local_base_freq", 1e4, 1.0, 1e15);
-  config->ropes.push_back(read_rope(fields, sliding, local_theta, *config));
+  config->ropes.push_back(read_rope(fields, sliding, local_theta, *config, config->head_dim));
 }
 
 // Per layer: does it slide? By layer_types where the file has them, else by the family's own rule.
@@ -179,7 +196,7 @@ std::vector<bool> sliding_layers(ConfigFields& fields, const Family& family, int
     sliding[i] = types[i] == "sliding_attention";
   }
   if (!types.empty()) return sliding;
-  if (family.architecture == Architecture::kGemma3) {
+  if (is_gemma(family)) {
     const int64_t pattern = fields.integer_or(
         "sliding_window_pattern", fields.integer_or("_sliding_window_pattern", 6, 1, 1000), 1, 1000);
     for (int32_t i = 0; i < layers; ++i) sliding[i] = (i + 1) % pattern != 0;
@@ -205,7 +222,7 @@ void read_layer_types(ConfigFields& fields, const Family& family, ModelConfig* c
   const std::vector<bool> sliding = sliding_layers(fields, family, config->layers);
   for (int32_t i = 0; i < config->layers; ++i) {
     config->window[i] = sliding[i] ? static_cast<int32_t>(window) : 0;
-    if (family.architecture == Architecture::kGemma3) config->rope_of_layer[i] = sliding[i] ? 1 : 0;
+    if (is_gemma(family)) config->rope_of_layer[i] = sliding[i] ? 1 : 0;
   }
 }
 
@@ -219,6 +236,43 @@ void read_gemma(ConfigFields& fields, ModelConfig* config) {
   if (fields.flag_or("use_bidirectional_attention", false)) {
     fields.fault(StatusCode::kUnsupported, "use_bidirectional_attention is not supported");
   }
+}
+
+// What of Gemma 4's smaller sizes nothing here computes.
+void refuse_gemma4_parts(ConfigFields& fields) {
+  const auto refuse = [&](const char* key) {
+    fields.fault(StatusCode::kUnsupported, std::string(key) + " is not supported");
+  };
+  if (fields.integer_or("hidden_size_per_layer_input", 256, 0, 1 << 16) > 0) refuse("hidden_size_per_layer_input");
+  if (fields.integer_or("num_kv_shared_layers", 0, 0, 1000) > 0) refuse("num_kv_shared_layers");
+  if (fields.flag_or("use_double_wide_mlp", false)) refuse("use_double_wide_mlp");
+  if (fields.text_or("use_bidirectional_attention", "vision") != "vision") refuse("use_bidirectional_attention");
+}
+
+// Heads of the full layers, before rotary embeddings are read.
+void read_gemma4_heads(ConfigFields& fields, ModelConfig* config) {
+  config->full_keys_are_values = fields.flag_or("attention_k_eq_v", false);
+  config->full.head_dim = static_cast<int32_t>(fields.integer_or("global_head_dim", 512, 2, 1024));
+  config->full.kv_heads = config->kv_heads;
+  if (!config->full_keys_are_values) return;
+  const int64_t heads = fields.integer_or("num_global_key_value_heads", config->kv_heads, 1, 1024);
+  config->full.kv_heads = static_cast<int32_t>(heads);
+}
+
+void read_gemma4(ConfigFields& fields, ModelConfig* config) {
+  refuse_gemma4_parts(fields);
+  config->qk_norm = config->v_norm = config->post_norms = config->layer_scalar = true;
+  config->attention_scale = 1.0f;
+  config->final_softcap = static_cast<float>(fields.number_or("final_logit_softcapping", 0, 0, 1e6));
+  config->embed_scale = gemma_embed_scale(config->hidden);
+  // As transformers does: the last layer is full, whatever the list says.
+  config->window.back() = config->rope_of_layer.back() = 0;
+  if (!fields.flag_or("enable_moe_block", false)) return;
+  config->experts = static_cast<int32_t>(fields.integer("num_experts", 1, 4096));
+  config->experts_per_token = static_cast<int32_t>(fields.integer("top_k_experts", 1, 4096));
+  config->expert_intermediate = fields.integer("moe_intermediate_size", 1, 1 << 20);
+  config->experts_name = "experts";
+  config->expert_halves = true;
 }
 
 void read_gpt_oss(ConfigFields& fields, ModelConfig* config) {
@@ -277,19 +331,22 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   }
   read_sizes(fields, *family, &config);
   if (!fields.status().ok()) return fail(fields.status());
-  read_activation(fields, gemma ? "gelu_pytorch_tanh" : "silu", &config);
+  const bool gemma4 = family->architecture == Architecture::kGemma4;
+  if (gemma4) read_gemma4_heads(fields, &config);
+  read_activation(fields, gemma || gemma4 ? "gelu_pytorch_tanh" : "silu", &config);
   read_layer_types(fields, *family, &config);
   read_ropes(fields, *family, &config);
   read_biases(fields, *family, &config);
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(config.head_dim));
   config.qk_norm = family->architecture == Architecture::kQwen3;
   if (gemma) read_gemma(fields, &config);
+  if (gemma4) read_gemma4(fields, &config);
   if (family->architecture == Architecture::kGptOss) read_gpt_oss(fields, &config);
   if (config.quantization.mxfp4 && config.experts == 0) {
     fields.fault(StatusCode::kUnsupported,
                  "quantization_config: quant_method 'mxfp4' is supported for mixtures of experts only");
   }
-  config.tied_embeddings = fields.flag_or("tie_word_embeddings", top.flag_or("tie_word_embeddings", gemma));
+  config.tied_embeddings = fields.flag_or("tie_word_embeddings", top.flag_or("tie_word_embeddings", gemma || gemma4));
 
   read_special_ids(fields, top, *family, &config);
   fields.fault(top.status());

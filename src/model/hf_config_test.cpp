@@ -220,7 +220,7 @@ TEST(HfConfig, yarn_attention_factor_is_given_or_by_paper_or_a_ratio) {
 TEST(HfConfig, names_what_is_not_supported) {
   json config = llama_8b();
   config["rope_scaling"]["rope_type"] = "longrope";
-  expect_rejected(config, "rope_type 'longrope' is not supported (default, linear, llama3 and yarn are)",
+  expect_rejected(config, "rope_type 'longrope' is not supported (default, linear, llama3, yarn and proportional are)",
                   StatusCode::kUnsupported);
   config = llama_8b();
   config["architectures"] = {"MambaForCausalLM"};

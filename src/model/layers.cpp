@@ -1,5 +1,7 @@
 #include "model/layers.h"
 
+#include <algorithm>
+
 namespace tailrace {
 
 DecoderLayers::DecoderLayers(const Model& model, WeightLoader& loader)
@@ -11,6 +13,8 @@ DecoderLayers::DecoderLayers(const Model& model, WeightLoader& loader)
                           .scale = static_cast<float>(rope.attention_factor),
                           .id = static_cast<int>(i)});
   }
+  const int32_t widest = std::max(config_.head_dim, config_.full.head_dim);
+  if (config_.v_norm) ones_ = loader.constant(std::vector<float>(static_cast<size_t>(widest), 1.0f));
 }
 
 Norm DecoderLayers::norm(const std::string& name) {
@@ -31,24 +35,28 @@ AttnInBlock DecoderLayers::attn_in(int layer) {
   block.norm = norm(prefix(layer) + "input_layernorm.weight");
   block.q = linear(layer, "self_attn.q_proj", config_.qkv_bias);
   block.k = linear(layer, "self_attn.k_proj", config_.qkv_bias);
-  block.v = linear(layer, "self_attn.v_proj", config_.qkv_bias);
+  const int32_t window = config_.window[layer];
+  const HeadShape heads = config_.heads(window);
+  if (window > 0 || !config_.full_keys_are_values) block.v = linear(layer, "self_attn.v_proj", config_.qkv_bias);
   if (config_.qk_norm) {
     block.q_norm = norm(prefix(layer) + "self_attn.q_norm.weight");
     block.k_norm = norm(prefix(layer) + "self_attn.k_norm.weight");
   }
+  if (config_.v_norm) block.v_norm = {.weight = ones_, .eps = config_.norm_eps};
   block.rope = ropes_[config_.rope_of_layer[layer]];
   block.q_heads = config_.q_heads;
-  block.kv_heads = config_.kv_heads;
-  block.head_dim = config_.head_dim;
+  block.kv_heads = heads.kv_heads;
+  block.head_dim = heads.head_dim;
   block.group = model_.kv_of_layer[layer].group;
   block.layer = model_.kv_of_layer[layer].layer;
   return block;
 }
 
 AttentionBlock DecoderLayers::attention(int layer) {
+  const HeadShape heads = config_.heads(config_.window[layer]);
   return {.q_heads = config_.q_heads,
-          .kv_heads = config_.kv_heads,
-          .head_dim = config_.head_dim,
+          .kv_heads = heads.kv_heads,
+          .head_dim = heads.head_dim,
           .group = model_.kv_of_layer[layer].group,
           .layer = model_.kv_of_layer[layer].layer,
           .window = config_.window[layer],
@@ -72,6 +80,7 @@ MlpBlock DecoderLayers::mlp(int layer, const std::string& norm_name, const std::
   block.down = linear(layer, "mlp.down_proj", config_.mlp_bias);
   block.activation = config_.activation;
   if (!post_norm.empty()) block.post_norm = norm(prefix(layer) + post_norm + ".weight");
+  if (config_.layer_scalar) block.out_scale = loader_.vector(prefix(layer) + "layer_scalar");
   return block;
 }
 

@@ -21,15 +21,18 @@ class DecoderLayers {
   MoeBlock moe(int layer, const std::string& norm);
   HeadBlock head();
 
- private:
+  // The parts that an architecture's own blocks are made of.
   Norm norm(const std::string& name);
-  Weight linear(int layer, const std::string& name, bool bias);
+  Weight linear(int layer, const std::string& name, bool bias = false);
   std::string prefix(int layer) const { return "model.layers." + std::to_string(layer) + "."; }
 
+
+ private:
   const Model& model_;
   const ModelConfig& config_;
   WeightLoader& loader_;
   std::vector<Rope> ropes_;
+  const float* ones_ = nullptr;  // as long as the widest head: norms without weights
 };
 
 }  // namespace tailrace

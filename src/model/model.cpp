@@ -20,7 +20,10 @@ Status assign_kv_groups(Model* model) {
                                                 " distinct attention windows; at most " +
                                                 std::to_string(kMaxKvGroups) + " are supported");
   }
-  for (int32_t w : windows) model->groups.push_back({.window = w, .kv_heads = c.kv_heads, .head_dim = c.head_dim});
+  for (int32_t w : windows) {
+    const HeadShape heads = c.heads(w);
+    model->groups.push_back({.window = w, .kv_heads = heads.kv_heads, .head_dim = heads.head_dim});
+  }
   for (int32_t w : c.window) {
     const auto group = static_cast<int>(std::find(windows.begin(), windows.end(), w) - windows.begin());
     model->kv_of_layer.push_back({group, model->groups[group].num_layers++});
@@ -35,6 +38,7 @@ Expected<Model> build_model(const ModelConfig& config, WeightLoader& loader) {
   if (Status status = assign_kv_groups(&model); !status.ok()) return fail(status);
   switch (config.architecture) {
     case Architecture::kGemma3: model.blocks = gemma3_forward(model, loader); break;
+    case Architecture::kGemma4: model.blocks = gemma4_forward(model, loader); break;
     default: model.blocks = llama_forward(model, loader);
   }
   if (!loader.status().ok()) return fail(loader.status());

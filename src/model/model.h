@@ -54,7 +54,8 @@ struct Model {
 Expected<Model> build_model(const ModelConfig& config, WeightLoader& loader);
 
 // The architectures. Each returns the blocks of a step, in order.
-BlockList llama_forward(const Model& model, WeightLoader& loader);   // all but Gemma 3
+BlockList llama_forward(const Model& model, WeightLoader& loader);   // all but Gemma
 BlockList gemma3_forward(const Model& model, WeightLoader& loader);
+BlockList gemma4_forward(const Model& model, WeightLoader& loader);
 
 }  // namespace tailrace

@@ -21,9 +21,11 @@ Status check_ropes(const ModelConfig& config, const std::string& source) {
   const auto bad = [&](const std::string& reason) { return Status(StatusCode::kDataLoss, source + ": " + reason); };
   if (config.ropes.empty() || config.ropes.size() > 2) return bad("needs one or two rotary embeddings");
   for (const RopeConfig& rope : config.ropes) {
-    if (rope.rotary_dim < 2 || rope.rotary_dim > config.head_dim || rope.rotary_dim % 2 != 0) {
-      return bad("rotates " + std::to_string(rope.rotary_dim) + " dims of heads of " + std::to_string(config.head_dim));
+    const int head_dim = std::max(config.head_dim, config.full.head_dim);  // that of each layer is looked at below
+    if (rope.rotary_dim < 2 || rope.rotary_dim > head_dim || rope.rotary_dim % 2 != 0) {
+      return bad("rotates " + std::to_string(rope.rotary_dim) + " dims of heads of " + std::to_string(head_dim));
     }
+    if (rope.rotated < 0 || rope.rotated > rope.rotary_dim / 2) return bad("turns more pairs than a head has");
     if (!(rope.theta > 1.0 && rope.theta <= 1e15)) return bad("rope theta is out of range");
     if (!(rope.factor >= 1.0 && rope.factor <= 1e6)) return bad("the rope factor is out of range");
     if (rope.scaling == RopeScaling::kLlama3 && !(rope.high_freq_factor > rope.low_freq_factor)) {
@@ -59,6 +61,7 @@ const char* architecture_name(Architecture architecture) {
     case Architecture::kQwen3: return "qwen3";
     case Architecture::kGemma3: return "gemma3";
     case Architecture::kGptOss: return "gpt-oss";
+    case Architecture::kGemma4: return "gemma4";
   }
   return "?";
 }
@@ -98,11 +101,16 @@ Status check_model_config(const ModelConfig& config, const std::string& source) 
     return bad("the experts' intermediate size is out of range");
   }
   if (!(config.expert_activation.limit > 0)) return bad("the limit of the experts' activation is not positive");
-  if (config.q_heads % config.kv_heads != 0) {
-    return bad(std::to_string(config.q_heads) + " attention heads are no multiple of " +
-               std::to_string(config.kv_heads) + " KV heads");
+  for (const HeadShape& heads : {config.heads(1), config.heads(0)}) {
+    if (heads.kv_heads < 1 || heads.head_dim < 2 || heads.head_dim > 1024) {
+      return bad("the heads of full layers are out of range");
+    }
+    if (config.q_heads % heads.kv_heads != 0) {
+      return bad(std::to_string(config.q_heads) + " attention heads are no multiple of " +
+                 std::to_string(heads.kv_heads) + " KV heads");
+    }
+    if (heads.head_dim % 2 != 0) return bad("the head size " + std::to_string(heads.head_dim) + " is odd");
   }
-  if (config.head_dim % 2 != 0) return bad("the head size " + std::to_string(config.head_dim) + " is odd");
   if (!(config.norm_eps > 0 && config.norm_eps < 1)) return bad("the norm epsilon is out of range");
   const bool scale_good = config.attention_scale > 0 && config.attention_scale <= 1e4f;
   if (!scale_good) return bad("the attention scale is out of range");
@@ -116,6 +124,13 @@ Status check_model_config(const ModelConfig& config, const std::string& source) 
   }
   for (const int32_t rope : config.rope_of_layer) {
     if (rope < 0 || static_cast<size_t>(rope) >= config.ropes.size()) return bad("a layer names no rotary embedding");
+  }
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    const RopeConfig& rope = config.ropes[config.rope_of_layer[layer]];
+    const int32_t head_dim = config.heads(config.window[layer]).head_dim;
+    if (rope.rotary_dim > head_dim) {
+      return bad("rotates " + std::to_string(rope.rotary_dim) + " dims of heads of " + std::to_string(head_dim));
+    }
   }
   for (const int32_t id : config.eos_ids) {
     if (id < 0 || id >= config.vocab) return bad("the end token " + std::to_string(id) + " is outside the vocabulary");

@@ -13,7 +13,7 @@
 
 namespace tailrace {
 
-enum class Architecture : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGptOss };
+enum class Architecture : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGptOss, kGemma4 };
 const char* architecture_name(Architecture architecture);
 
 enum class RopeScaling : uint8_t {
@@ -21,15 +21,16 @@ enum class RopeScaling : uint8_t {
   kLinear,    // all frequencies divided by factor
   kLlama3,    // low frequencies divided by factor, high ones kept, a ramp between
   kYarn,      // as above with a ramp over dimensions, and cos/sin scaled by attention_factor
+  kProportional,  // the first `rotated` frequencies, divided by factor; the other pairs of the head do not turn
   kDivisors,  // each frequency divided by its own number (GGUF's rope_freqs.weight)
 };
 
-// One rotary embedding of the model (Gemma 3 has two).
+// One rotary embedding of the model (Gemma has two).
 struct RopeConfig {
   double theta = 10000.0;
   int rotary_dim = 0;               // dims of a head that rotate, in NeoX pairs (i, i + rotary_dim / 2); even
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1.0;              // linear, llama3, yarn; >= 1
+  double factor = 1.0;              // linear, llama3, yarn, proportional; >= 1
   double low_freq_factor = 1.0;     // llama3
   double high_freq_factor = 4.0;    // llama3
   double original_context = 0;      // llama3, yarn: the context the model was first trained on
@@ -37,6 +38,7 @@ struct RopeConfig {
   double beta_slow = 1.0;           // yarn
   bool truncate = true;             // yarn: round the ramp's bounds outwards to whole dims
   double attention_factor = 1.0;    // yarn, resolved: multiplies cos and sin
+  int rotated = 0;                  // proportional: pairs of a head that turn, at most rotary_dim / 2
   std::vector<float> divisors;      // kDivisors: [rotary_dim / 2]
 };
 
@@ -51,6 +53,10 @@ YarnRange yarn_range(const RopeConfig& rope);
 // 0.1 mscale ln(factor) + 1: YaRN's scale on cos and sin where the configuration gives none.
 double yarn_attention_factor(double factor, double mscale = 1.0);
 
+struct HeadShape {
+  int32_t kv_heads = 0, head_dim = 0;
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
 
@@ -60,6 +66,7 @@ struct ModelConfig {
   int32_t q_heads = 0;       // a multiple of kv_heads
   int32_t kv_heads = 0;
   int32_t head_dim = 0;      // q_proj is [q_heads * head_dim, hidden], k and v [kv_heads * head_dim, hidden]
+  HeadShape full;            // of layers without a window, where others are as above (Gemma 4); zeros: all alike
   int64_t intermediate = 0;  // gate and up are [intermediate, hidden], down is [hidden, intermediate]
   int32_t context = 0;       // tokens the model is made for: max_position_embeddings
 
@@ -73,11 +80,14 @@ struct ModelConfig {
   bool o_bias = false;                // o_proj.bias exists
   bool sinks = false;                 // self_attn.sinks [q_heads] exists: joins the softmax denominator
   bool qk_norm = false;               // {q,k}_norm.weight [head_dim] exist
+  bool v_norm = false;                // each head of v is normed, without weights
+  bool full_keys_are_values = false;  // layers without a window have no v_proj: v is k before its norm
 
   // Norms
   float norm_eps = 1e-5f;
   bool norm_plus_one = false;         // the stored norm weights are w of (1 + w): add 1 when loading
   bool post_norms = false;            // Gemma: attention and MLP outputs are normed before they join the residual
+  bool layer_scalar = false;          // layer_scalar [1] of each layer multiplies the residual after it
 
   // MLP, embedding, head
   Activation activation = Activation::kSilu;
@@ -100,6 +110,11 @@ struct ModelConfig {
 
   std::vector<int32_t> eos_ids;       // sorted, unique; may be empty
   int32_t bos_id = -1;                // -1: none
+
+  // Of a layer with this window (0: full).
+  HeadShape heads(int32_t layer_window) const {
+    return layer_window == 0 && full.head_dim > 0 ? full : HeadShape{kv_heads, head_dim};
+  }
 };
 
 // Reads the configuration of a checkpoint, whichever container it has. kUnsupported: an architecture, activation or

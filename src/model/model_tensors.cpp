@@ -1,6 +1,7 @@
 #include "model/model_tensors.h"
 
 #include <map>
+#include <optional>
 #include <set>
 
 #include "model/expert_tensors.h"
@@ -16,21 +17,34 @@ void add_linear(const std::string& name, int64_t rows, int64_t cols, bool bias, 
   if (bias) out->push_back({name + ".bias", {rows}});
 }
 
+// What a mixture has besides the MLP and the experts.
+void add_gemma4_router(const ModelConfig& config, const std::string& prefix, std::vector<ModelTensor>* out) {
+  for (const char* name : {"pre_feedforward_layernorm_2", "post_feedforward_layernorm_1",
+                           "post_feedforward_layernorm_2"}) {
+    out->push_back({prefix + name + ".weight", {config.hidden}});
+  }
+  add_linear(prefix + "router.proj", config.experts, config.hidden, false, out);
+  out->push_back({prefix + "router.scale", {config.hidden}});
+  out->push_back({prefix + "router.per_expert_scale", {config.experts}});
+}
+
 void add_layer(const ModelConfig& config, int32_t layer, std::vector<ModelTensor>* out) {
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
   const int64_t hidden = config.hidden;
-  const int64_t q_rows = static_cast<int64_t>(config.q_heads) * config.head_dim;
-  const int64_t kv_rows = static_cast<int64_t>(config.kv_heads) * config.head_dim;
+  const HeadShape heads = config.heads(config.window[layer]);
+  const int64_t q_rows = static_cast<int64_t>(config.q_heads) * heads.head_dim;
+  const int64_t kv_rows = static_cast<int64_t>(heads.kv_heads) * heads.head_dim;
   const auto norm = [&](const std::string& name, int64_t width) { out->push_back({name + ".weight", {width}}); };
 
   norm(prefix + "input_layernorm", hidden);
   add_linear(attention + "q_proj", q_rows, hidden, config.qkv_bias, out);
   add_linear(attention + "k_proj", kv_rows, hidden, config.qkv_bias, out);
-  add_linear(attention + "v_proj", kv_rows, hidden, config.qkv_bias, out);
+  const bool has_values = config.window[layer] > 0 || !config.full_keys_are_values;
+  if (has_values) add_linear(attention + "v_proj", kv_rows, hidden, config.qkv_bias, out);
   if (config.qk_norm) {
-    norm(attention + "q_norm", config.head_dim);
-    norm(attention + "k_norm", config.head_dim);
+    norm(attention + "q_norm", heads.head_dim);
+    norm(attention + "k_norm", heads.head_dim);
   }
   add_linear(attention + "o_proj", hidden, q_rows, config.o_bias, out);
   if (config.sinks) out->push_back({attention + "sinks", {config.q_heads}});
@@ -39,7 +53,12 @@ void add_layer(const ModelConfig& config, int32_t layer, std::vector<ModelTensor
     norm(prefix + "pre_feedforward_layernorm", hidden);
     norm(prefix + "post_feedforward_layernorm", hidden);
   }
-  if (config.experts > 0) return add_linear(mlp + "router", config.experts, hidden, true, out);
+  if (config.layer_scalar) out->push_back({prefix + "layer_scalar", {1}});
+  if (config.experts > 0 && config.architecture == Architecture::kGemma4) {
+    add_gemma4_router(config, prefix, out);
+  } else if (config.experts > 0) {
+    return add_linear(mlp + "router", config.experts, hidden, true, out);
+  }
   add_linear(mlp + "gate_proj", config.intermediate, hidden, config.mlp_bias, out);
   add_linear(mlp + "up_proj", config.intermediate, hidden, config.mlp_bias, out);
   add_linear(mlp + "down_proj", hidden, config.intermediate, config.mlp_bias, out);
@@ -120,8 +139,8 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
   std::map<std::string, size_t> unneeded;  // by kind and reason
   for (const TensorView& tensor : checkpoint.tensors()) {
     if (used.contains(tensor.name)) continue;
-    if (const char* why = quantization.any() ? why_not_used(tensor.name) : nullptr) {
-      ++unneeded["*" + tensor.name.substr(tensor.name.rfind('.')) + " (" + why + "; "];
+    if (const std::optional<UnneededTensor> kind = why_not_used(tensor.name, quantization)) {
+      ++unneeded[kind->names + " (" + kind->why + "; "];
     } else {
       unused.push_back(tensor.name);
     }

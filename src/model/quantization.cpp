@@ -280,12 +280,21 @@ std::vector<float> expand_scales(ScaleLayout layout, const std::vector<float>& s
   return out;
 }
 
-const char* why_not_used(std::string_view name) {
-  if (name.ends_with(".input_scale")) return "activations are not quantised";
-  for (const std::string_view suffix : {".k_scale", ".v_scale", ".q_scale", ".prob_scale"}) {
-    if (name.ends_with(suffix)) return "the KV cache is BF16";
+std::optional<UnneededTensor> why_not_used(std::string_view name, const Quantization& quantization) {
+  for (const std::string_view prefix :
+       {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.", "model.visual.",
+        "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."}) {
+    if (name.starts_with(prefix)) return UnneededTensor{std::string(prefix) + "*", "only text is read"};
   }
-  return nullptr;
+  if (name.starts_with("mtp.")) return UnneededTensor{"mtp.*", "tokens are made one at a time"};
+  if (!quantization.any()) return std::nullopt;
+  for (const std::string_view suffix : {".input_scale", ".input_global_scale"}) {
+    if (name.ends_with(suffix)) return UnneededTensor{"*" + std::string(suffix), "activations are not quantised"};
+  }
+  for (const std::string_view suffix : {".k_scale", ".v_scale", ".q_scale", ".prob_scale"}) {
+    if (name.ends_with(suffix)) return UnneededTensor{"*" + std::string(suffix), "the KV cache is BF16"};
+  }
+  return std::nullopt;
 }
 
 }  // namespace tailrace

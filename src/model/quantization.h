@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 #include <string>
 #include <string_view>
@@ -69,7 +70,12 @@ std::string scale_fault(ScaleLayout layout, const TensorView& scale, int64_t row
 // Stored scales (fp32, one of the layouts above) to [rows, scales_per_row].
 std::vector<float> expand_scales(ScaleLayout layout, const std::vector<float>& stored, int64_t rows, int64_t cols);
 
-// Why a tensor that such checkpoints carry is left alone, e.g. for ...input_scale; null: it is not one of those.
-const char* why_not_used(std::string_view name);
+// A kind of tensors that checkpoints carry and nothing here reads.
+struct UnneededTensor {
+  std::string names;  // e.g. "*.input_scale", "model.vision_tower.*"
+  const char* why;
+};
+// Null: the tensor is not one of those.
+std::optional<UnneededTensor> why_not_used(std::string_view name, const Quantization& quantization);
 
 }  // namespace tailrace

@@ -50,6 +50,7 @@ std::vector<float> rope_inv_freq(const RopeConfig& rope) {
         frequency = frequency / rope.factor * ramp + frequency * (1.0 - ramp);
         break;
       }
+      case RopeScaling::kProportional: frequency = i < rope.rotated ? frequency / rope.factor : 0.0; break;
       case RopeScaling::kDivisors: frequency /= rope.divisors[i]; break;
     }
     out[i] = static_cast<float>(frequency);

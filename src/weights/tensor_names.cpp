@@ -75,10 +75,16 @@ std::string canonical_hf_name(std::string_view name) {
       {"language_model.model.", "model."},
       {"language_model.lm_head.", "lm_head."},
   };
+  std::string out(name);
   for (const Renaming& prefix : kPrefixes) {
-    if (name.starts_with(prefix.from)) return std::string(prefix.to) + std::string(name.substr(prefix.from.size()));
+    if (!name.starts_with(prefix.from)) continue;
+    out = std::string(prefix.to) + std::string(name.substr(prefix.from.size()));
+    break;
   }
-  return std::string(name);
+  // Some put Gemma 4's experts into a module of their own within the layer.
+  constexpr std::string_view kOwnModule = ".moe.experts.";
+  if (const size_t at = out.find(kOwnModule); at != std::string::npos) out.replace(at, kOwnModule.size(), ".experts.");
+  return out;
 }
 
 }  // namespace tailrace

@@ -35,6 +35,9 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
 // at worst and 0.021 in the mean. In the others (0.19 and 0.05) a token chose another expert: the second and third
 // logits of its router, or of one that it attends to, are within the rounding (0.03 apart).
 constexpr Way kInt8{"cpu", "", 0.09, 0.022}, kInt8OtherExpert{"cpu", "", 0.2, 0.055};
+// NVFP4 meets the same int8; with attention and the dense MLP in it, too, every product rounds: 0.44 at most, where another
+// expert was chosen, and 0.026 in the mean.
+constexpr Way kInt8Everywhere{"cpu", "", 0.5, 0.04};
 // CUDA rounds activations to bf16: 0.133 and 0.0140 on these; the reference with its activations rounded so is off by
 // 0.112 and 0.0102.
 constexpr Way kRounded{"cuda", "", 0.2, 0.02};
@@ -60,16 +63,20 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   void TearDown() override {
     if (!restore_.empty()) cpu::set_isa_for_test(restore_.c_str());
   }
-  static bool is_moe() { return std::string(std::get<0>(GetParam())).find("gpt_oss") != std::string::npos; }
+  static bool is(const char* part) { return std::string(std::get<0>(GetParam())).find(part) != std::string::npos; }
   static const Way& way() { return kWays[std::get<1>(GetParam())]; }
 
   // What is asked of this model.
-  static bool mxfp4() { return is_moe() && std::string(std::get<0>(GetParam())) != "gpt_oss_bf16"; }
-  static bool int8() { return std::string(way().backend) == "cpu" && mxfp4(); }
-  static bool rounded() { return std::string(way().backend) == "cuda" && mxfp4(); }
-  static const Way& tolerance() { return int8() ? kInt8OtherExpert : rounded() ? kRounded : way(); }
+  static bool four_bits() { return (is("gpt_oss") && !is("gpt_oss_bf16")) || is("nvfp4"); }
+  static bool int8() { return std::string(way().backend) == "cpu" && four_bits(); }
+  static bool rounded() { return std::string(way().backend) == "cuda" && four_bits(); }
+  static bool everywhere() { return is("nvfp4_all") || is("dense_nvfp4"); }
+  static const Way& tolerance() {
+    if (int8() && everywhere()) return kInt8Everywhere;
+    return int8() ? kInt8OtherExpert : rounded() ? kRounded : way();
+  }
   void expect_close(const LogitError& error) {
-    if (int8()) {
+    if (int8() && !everywhere()) {
       const auto chose_another = [](const auto& row) {
         return row.first > kInt8.max_error || row.second > kInt8.mean_error;
       };
@@ -77,7 +84,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
                 1 + static_cast<int64_t>(error.rows.size()) / 20);
     }
     EXPECT_LE(error.max, tolerance().max_error);
-    EXPECT_LE(error.mean(), int8() ? 0.03 : tolerance().mean_error);
+    EXPECT_LE(error.mean(), int8() && !everywhere() ? 0.03 : tolerance().mean_error);
     std::printf("    largest error %.4f, mean %.5f of the spread\n", error.max, error.mean());
   }
 
@@ -183,6 +190,8 @@ std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, int
 INSTANTIATE_TEST_SUITE_P(Models, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenModels), ::testing::Range(0, 5)),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(Fp8, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenFp8), ::testing::Range(0, 5)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Gemma4, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenGemma4), ::testing::Range(0, 5)),
                          case_name);
 INSTANTIATE_TEST_SUITE_P(Moe, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenMoe), ::testing::Range(0, 5)),
                          case_name);

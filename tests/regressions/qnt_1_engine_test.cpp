@@ -1,6 +1,6 @@
-// Case QNT-1 for 8-bit floats and MXFP4: a scale that is missing, misshapen or no number must end the load with its
+// Case QNT-1 for 8-bit floats, MXFP4 and NVFP4: a scale that is missing, misshapen or no number must end the load with its
 // tensor's name; a matrix that should be quantised and is not is an error, too. What loads is checked by the goldens
-// fp8_* and gpt_oss.
+// fp8_*, gpt_oss and gemma4_*.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -118,7 +118,8 @@ class Qnt1 : public testing::Test {
 };
 
 TEST_F(Qnt1, each_scheme_loads) {
-  for (const char* golden : {"fp8_channel", "fp8_block", "fp8_tensor", "gpt_oss"}) {
+  for (const char* golden : {"fp8_channel", "fp8_block", "fp8_tensor", "gpt_oss", "gemma4_nvfp4", "gemma4_nvfp4_all",
+                             "gemma4_fp8", "gemma4_dense_nvfp4"}) {
     open(golden);
     EXPECT_EQ(load(), "") << golden;
   }
@@ -230,6 +231,47 @@ TEST_F(Qnt1, blocks_of_mxfp4_that_are_missing_or_misshapen_end_the_load) {
   expect_refused("config.json", "quant_method 'mxfp8'");
 }
 
+const std::string kLanguage = "model.language_model.", kUp = kLanguage + "layers.1.experts.3.up_proj.weight";
+const std::string kUpRead = "model.layers.1.experts.3.up_proj.weight";
+
+TEST_F(Qnt1, scales_of_nvfp4_that_are_missing_misshapen_or_no_number_end_the_load) {
+  for (const char* suffix : {"_scale", "_scale_2"}) {
+    open("gemma4_nvfp4");
+    tensors_.erase(kUp + suffix);
+    expect_refused(kUpRead + suffix, "missing");
+  }
+  open("gemma4_nvfp4");
+  tensors_[kUp + "_scale"].shape = {4, 32};
+  expect_refused(kUpRead + "_scale", "[4, 32] instead of [32, 4]");
+  open("gemma4_nvfp4");
+  tensors_[kUp + "_scale"].data[70] = '\x7f';
+  expect_refused(kUpRead + "_scale", "the scale of a block of 16 values, 70 in its matrix, is not finite");
+  for (const float bad : {NAN, INFINITY}) {
+    open("gemma4_nvfp4");
+    put_float(kUp + "_scale_2", 0, bad);
+    expect_refused(kUpRead + "_scale_2", "scale 0 is not finite");
+  }
+  open("gemma4_dense_nvfp4");  // a divisor
+  put_float(kLanguage + "layers.0.mlp.up_proj.weight_global_scale", 0, 0.0f);
+  expect_refused("model.layers.0.mlp.up_proj.weight_global_scale", "or 0");
+}
+
+TEST_F(Qnt1, a_layer_whose_experts_are_half_quantised_ends_the_load) {
+  open("gemma4_nvfp4");
+  tensors_.erase(kUp + "_scale"), tensors_.erase(kUp + "_scale_2");
+  tensors_[kUp] = {"BF16", {32, 64}, std::string(2 * 32 * 64, '\0')};
+  expect_refused(kUpRead, "is BF16, though expert 0's is NVFP4");
+}
+
+// The configuration claims NVFP4 for all projections; one that is stored in 16 bits is taken as it is.
+TEST_F(Qnt1, what_is_there_decides_not_what_the_configuration_claims) {
+  open("gemma4_nvfp4");
+  config_["quantization_config"]["ignore"] = json::array();
+  EXPECT_EQ(load(), "");
+  EXPECT_EQ(unused_, (std::vector<std::string>{"model.embed_vision.* (only text is read; 1 tensors)",
+                                               "model.vision_tower.* (only text is read; 1 tensors)"}));
+}
+
 TEST_F(Qnt1, scales_of_activations_are_named_as_unused_with_the_reason) {
   open("fp8_tensor");
   EXPECT_EQ(load(), "");
@@ -240,7 +282,7 @@ TEST_F(Qnt1, scales_of_activations_are_named_as_unused_with_the_reason) {
 
 // Nothing but config.json: values and scales of a size that keeps logits finite and apart.
 TEST_F(Qnt1, dummy_weights_are_quantised_as_the_configuration_says) {
-  for (const char* golden : {"fp8_channel", "fp8_block", "gpt_oss"}) {
+  for (const char* golden : {"fp8_channel", "fp8_block", "gpt_oss", "gemma4_nvfp4", "gemma4_fp8"}) {
     SCOPED_TRACE(golden);
     open(golden);
     ASSERT_EQ(load(), "");
@@ -249,9 +291,11 @@ TEST_F(Qnt1, dummy_weights_are_quantised_as_the_configuration_says) {
     setup.dummy_seed = 3;
     TestEngine engine(setup);
     ASSERT_TRUE(engine.ok());
-    const bool mxfp4 = std::string(golden) == "gpt_oss";
-    const size_t bytes = engine.host().report().bytes_by_format.at(mxfp4 ? "MXFP4 experts" : "F8_E4M3");
-    EXPECT_GT(bytes, mxfp4 ? 100'000u : 200'000u);
+    const std::map<std::string, std::string> kinds = {{"gpt_oss", "MXFP4 experts"}, {"gemma4_nvfp4", "NVFP4 experts"},
+                                                      {"gemma4_fp8", "F8_E4M3 experts"}};
+    const auto kind = kinds.find(golden);
+    const size_t bytes = engine.host().report().bytes_by_format.at(kind == kinds.end() ? "F8_E4M3" : kind->second);
+    EXPECT_GT(bytes, kind == kinds.end() ? 200'000u : 60'000u);
     const auto answers = engine.run({greedy_request(random_prompt(1, 20), 8), greedy_request(random_prompt(2, 20), 8)});
     ASSERT_EQ(answers[0].ids.size(), 8u);
     EXPECT_NE(answers[0].ids, answers[1].ids);

@@ -63,7 +63,23 @@ void add_random_mxfp4(const std::string& name, const std::vector<int64_t>& shape
   writer->add_bytes(name + "_scales", {shape[0], shape[1], shape[2] / 32}, scales);
 }
 
-// Matrices [experts, rows, cols], rows of gate and up in turn; in 16 bits x is on their left.
+// An expert's matrix as ModelOpt spells NVFP4: all codes alike, scales of blocks from 8 to 15.
+void add_random_nvfp4(const std::string& name, int64_t rows, int64_t cols, double deviation, std::mt19937_64& random,
+                      CheckpointWriter* writer) {
+  std::string codes, blocks;
+  for (int64_t i = 0; i < rows * cols / 16; ++i) {
+    const uint64_t bits = random();
+    codes.append(reinterpret_cast<const char*>(&bits), sizeof bits);
+    blocks += static_cast<char>(0x50 + random() % 8);
+  }
+  const auto scale = static_cast<float>(deviation / (kE2M1Deviation * 11.5));
+  writer->add_bytes(name, {rows, cols / 2}, codes);
+  writer->add_bytes(name + "_scale", {rows, cols / 16}, blocks, "F8_E4M3");
+  writer->add_bytes(name + "_scale_2", {}, std::string(reinterpret_cast<const char*>(&scale), sizeof scale), "F32");
+}
+
+// Matrices [experts, rows, cols], rows of gate and up in turn; in 16 bits x is on their left. Gemma 4: gate's rows first,
+// no biases.
 void add_random_experts(const ModelConfig& config, std::mt19937_64& random, CheckpointWriter* writer) {
   std::normal_distribution<double> normal;
   const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, double deviation) {
@@ -73,17 +89,28 @@ void add_random_experts(const ModelConfig& config, std::mt19937_64& random, Chec
     for (float& value : values) value = static_cast<float>(deviation * normal(random));
     writer->add(name, shape, values);
   };
-  const int64_t experts = config.experts, hidden = config.hidden, rows = config.intermediate;
+  const int64_t experts = config.experts, hidden = config.hidden, rows = config.expert_intermediate;
   for (int32_t layer = 0; experts > 0 && layer < config.layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    const std::string prefix = "model.layers." + std::to_string(layer) + "." + config.experts_name + ".";
     const double gate_up = 1.5 / std::sqrt(hidden), down = 1 / std::sqrt(rows);
-    if (config.quantization.mxfp4) {
+    if (config.quantization.by_tensor) {
+      for (int64_t e = 0; e < experts; ++e) {
+        const std::string own = prefix + std::to_string(e);
+        add_random_nvfp4(own + ".gate_proj.weight", rows, hidden, gate_up, random, writer);
+        add_random_nvfp4(own + ".up_proj.weight", rows, hidden, gate_up, random, writer);
+        add_random_nvfp4(own + ".down_proj.weight", hidden, rows, down, random, writer);
+      }
+    } else if (config.expert_halves) {
+      add(prefix + "gate_up_proj", {experts, 2 * rows, hidden}, gate_up);
+      add(prefix + "down_proj", {experts, hidden, rows}, down);
+    } else if (config.quantization.mxfp4) {
       add_random_mxfp4(prefix + "gate_up_proj", {experts, 2 * rows, hidden}, gate_up, random, writer);
       add_random_mxfp4(prefix + "down_proj", {experts, hidden, rows}, down, random, writer);
     } else {
       add(prefix + "gate_up_proj", {experts, hidden, 2 * rows}, gate_up);
       add(prefix + "down_proj", {experts, rows, hidden}, down);
     }
+    if (!config.expert_bias) continue;
     add(prefix + "gate_up_proj_bias", {experts, 2 * rows}, 0.3);
     add(prefix + "down_proj_bias", {experts, hidden}, 0.3);
   }
@@ -108,8 +135,9 @@ void CheckpointWriter::add(const std::string& name, const std::vector<int64_t>& 
   header_[name] = {{"dtype", bf16_ ? "BF16" : "F32"}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
 }
 
-void CheckpointWriter::add_bytes(const std::string& name, const std::vector<int64_t>& shape, const std::string& bytes) {
-  header_[name] = {{"dtype", "U8"}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
+void CheckpointWriter::add_bytes(const std::string& name, const std::vector<int64_t>& shape, const std::string& bytes,
+                                 const char* type) {
+  header_[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes.size()}}};
   data_ += bytes;
 }
 
@@ -148,6 +176,19 @@ nlohmann::json tiny_gpt_oss_config(bool mxfp4) {
                  {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}, {"truncate", false},
                                    {"original_max_position_embeddings", 512}}}});
   if (mxfp4) config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  return config;
+}
+
+nlohmann::json tiny_gemma4_config(bool nvfp4) {
+  nlohmann::json config = tiny_config();
+  config.update({{"architectures", {"Gemma4ForCausalLM"}}, {"model_type", "gemma4_text"}, {"num_hidden_layers", 4},
+                 {"layer_types", {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}},
+                 {"sliding_window", 24}, {"head_dim", 16}, {"global_head_dim", 32}, {"num_global_key_value_heads", 1},
+                 {"attention_k_eq_v", true}, {"hidden_size_per_layer_input", 0}, {"enable_moe_block", true},
+                 {"num_experts", 8}, {"top_k_experts", 2}, {"moe_intermediate_size", 32},
+                 {"final_logit_softcapping", 30.0}});
+  config.erase("rope_theta");
+  if (nvfp4) config["quantization_config"] = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
   return config;
 }
 

@@ -13,7 +13,8 @@ class CheckpointWriter {
  public:
   explicit CheckpointWriter(bool bf16) : bf16_(bf16) {}
   void add(const std::string& name, const std::vector<int64_t>& shape, const std::vector<float>& values);
-  void add_bytes(const std::string& name, const std::vector<int64_t>& shape, const std::string& bytes);  // U8
+  void add_bytes(const std::string& name, const std::vector<int64_t>& shape, const std::string& bytes,
+                 const char* type = "U8");
   // Writes model.safetensors and config.json into the directory `path`, which is made. Throws on a full disk.
   void write(const std::string& path, const nlohmann::json& config) const;
 
@@ -43,6 +44,10 @@ nlohmann::json tiny_gemma3_config();
 
 // 4 layers, every other one with a window of 24 keys; sinks; 8 experts, 2 a token, in bf16 or MXFP4.
 nlohmann::json tiny_gpt_oss_config(bool mxfp4 = false);
+
+// 4 layers, every other one full with heads of their own whose keys are the values; 8 experts, 2 a token, beside a dense
+// MLP, in bf16 or NVFP4.
+nlohmann::json tiny_gemma4_config(bool nvfp4 = false);
 
 // Seeded random weights for every tensor that `config` asks for, scaled so that attention matters: scores spread by
 // several units and the output of attention is as large as the embedding, so that a wrong key changes the answer.

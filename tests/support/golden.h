@@ -34,6 +34,9 @@ inline constexpr const char* kGoldenModels[] = {"llama", "llama3", "qwen2", "qwe
 inline constexpr const char* kGoldenFp8[] = {"fp8_channel", "fp8_block", "fp8_tensor"};
 // Mixtures of experts in bf16 and in MXFP4 (tools/make_tiny_gpt_oss.py).
 inline constexpr const char* kGoldenMoe[] = {"gpt_oss_bf16", "gpt_oss", "gguf_gpt_oss"};
+// Gemma 4: mixtures and dense, in bf16, NVFP4 and 8-bit floats (tools/make_tiny_gemma4.py).
+inline constexpr const char* kGoldenGemma4[] = {"gemma4",       "gemma4_nvfp4", "gemma4_nvfp4_all",
+                                                "gemma4_fp8", "gemma4_dense", "gemma4_dense_nvfp4"};
 // GGUF files with quantised weights: logits are those of the dequantised values (tools/make_tiny_gguf.py).
 inline constexpr const char* kGoldenGgufs[] = {"gguf_llama", "gguf_qwen3", "gguf_gemma3"};
 
