@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/tune.h"
+#include "ids/bench_decode.h"
 #include "run.h"
 #include "server/chat_client.h"
 #include "server/config.h"
@@ -18,6 +19,24 @@ tailrace::Expected<std::string> find_gpu() {
   const auto decision = tailrace::decide_device("cuda");
   if (!decision) return tailrace::fail(decision.error());
   return decision->reason;
+}
+
+tailrace::Status run_bench(const tailrace::BenchConfig& config) {
+  using namespace tailrace;
+  DecodeBench bench;
+  const auto contexts = parse_counts(config.contexts), rows = parse_counts(config.batch);
+  if (!contexts) return contexts.error();
+  if (!rows) return rows.error();
+  const auto device = decide_device(config.device, config.gpu);
+  if (!device) return device.error();
+  bench.setup.model_path = config.model;
+  bench.setup.dummy_weights = config.dummy_weights;
+  bench.setup.dummy_seed = config.seed;
+  bench.setup.device_kind = device->kind, bench.setup.device_index = config.gpu;
+  if (device->kind == "cuda") bench.setup.gpu_name = device->reason;
+  bench.setup.limits = default_limits(device->kind);
+  bench.contexts = *contexts, bench.rows = *rows, bench.steps = config.steps, bench.seed = config.seed;
+  return run_bench_decode(bench);
 }
 
 }  // namespace
@@ -42,6 +61,10 @@ int main(int argc, char** argv) {
   if (const auto* tune = std::get_if<TuneConfig>(&*command)) {
     const Status tuned = run_tune({.device_index = tune->gpu, .model = tune->model, .out = tune->out});
     return tuned.ok() ? 0 : bad_input(tuned);
+  }
+  if (const auto* bench = std::get_if<BenchConfig>(&*command)) {
+    const Status status = run_bench(*bench);
+    return status.ok() ? 0 : bad_input(status);
   }
   if (const auto* chat = std::get_if<ChatConfig>(&*command)) return run_chat(*chat);
   return run_serve(std::get<ServeConfig>(*command));

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "engine/tune.h"
+#include "ids/bench_decode.h"
 #include "ids/compare.h"
 #include "ids/contracts.h"
 #include "ids/engine_client.h"
@@ -91,6 +92,13 @@ int main(int argc, char** argv) {
   if (o.tune) {
     const Status tuned = run_tune({.device_index = o.setup.device_index, .model = o.setup.model_path, .out = o.tune_out});
     return tuned.ok() ? 0 : bad_input(tuned);
+  }
+  if (!o.bench_contexts.empty()) {
+    const auto contexts = parse_counts(o.bench_contexts), rows = parse_counts(o.bench_rows);
+    if (!contexts) return bad_input(contexts.error());
+    if (!rows) return bad_input(rows.error());
+    const Status status = run_bench_decode({.setup = o.setup, .contexts = *contexts, .rows = *rows, .steps = o.output_len, .seed = o.seed});
+    return status.ok() ? 0 : bad_input(status);
   }
   if (!o.compare && !o.contracts && !o.idle_table) return run(o);
   auto good = o.compare ? run_compare(o) : o.contracts ? run_contracts(o) : run_idle_table(o);

@@ -62,6 +62,9 @@ class Device {
   virtual void* alloc_pinned(size_t bytes) = 0;
   // Copies host memory into device memory before the call returns: loading only.
   virtual void upload(void* dst, const void* src, size_t bytes) = 0;
+  // GB/s of a large read of device memory, measured now; 0 where this device does not measure it. Benchmarks only, while
+  // nothing else runs.
+  virtual double read_gbs() { return 0; }
   // Everything is claimed: later allocations and blocking waits other than "step_result" are counted.
   virtual void set_ready() = 0;
   virtual DeviceCounters counters() const = 0;

@@ -66,6 +66,8 @@ class EngineHost {
 
   const ModelReport& report() const { return report_; }
   const Device& device() const { return *device_; }
+  const Model& model() const { return model_; }
+  double read_gbs() { return device_->read_gbs(); }  // see Device; not while requests run
   const CostModel& cost() const { return cost_; }
   ModelRunner& runner() { return *runner_; }  // tests; not while the engine runs
   // Of the engine, from start() to join().

@@ -71,6 +71,9 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_option("--contract-steps", o.contract_steps, "decode steps of --contracts without arrivals (default 10000)")
       ->check(CLI::Range(64, 1 << 20));
   app.add_flag("--idle-table", o.idle_table, "the device's idle time between steps, for each --debug-staging");
+  app.add_option("--bench-decode", o.bench_contexts, "decode speed at these contexts (1k,8k,...) on real prefills; --output-len steps each")
+      ->option_text("N,N");
+  app.add_option("--batch", o.bench_rows, "rows decoded together, for --bench-decode (default 1)")->option_text("N,N");
   app.add_flag("--tune", o.tune, "measures the GPU's tuning table, for --model's attention or a built-in list's, and writes it");
   app.add_option("--out", o.tune_out, "of --tune (default: the GPU's name .json)")->option_text("FILE");
   add_choice(app, "--reference", o.cpu_reference, {{"device", false}, {"cpu", true}},
@@ -121,6 +124,9 @@ std::string without_effect(const CLI::App& app, const IdsOptions& o) {
   };
   add(!o.compare, {"--tolerance", "--max-forced", "--reference"});
   add(!o.contracts, {"--contract-steps"});
+  add(o.bench_contexts.empty(), {"--batch"});
+  add(!o.bench_contexts.empty(), {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids", "--prompt-file", "--prompts", "--prompt-len",
+                                  "--temperature", "--stop-ids", "--max-running-requests", "--context-length"});
   add(o.compare || o.contracts || o.idle_table, {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids"});
   add(o.contracts || o.idle_table, {"--prompt-file", "--output-len"});
   add(o.idle_table, {"--prompts"});
@@ -148,11 +154,11 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
   }
   if (!o.tune && o.setup.model_path.empty())
     return fail(StatusCode::kInvalidArgument, "--model is required (tailrace_ids --help)");
-  if (o.compare + o.contracts + o.idle_table + o.tune > 1)
-    return fail(StatusCode::kInvalidArgument, "--compare, --contracts, --idle-table, --tune: one at a time");
+  if (o.compare + o.contracts + o.idle_table + o.tune + !o.bench_contexts.empty() > 1)
+    return fail(StatusCode::kInvalidArgument, "--compare, --contracts, --idle-table, --bench-decode, --tune: one at a time");
   if (const std::string flag = without_effect(app, o); !flag.empty()) {
     const char* mode = "a plain run";
-    for (const char* chosen : {"--compare", "--contracts", "--idle-table", "--tune"}) {
+    for (const char* chosen : {"--compare", "--contracts", "--idle-table", "--bench-decode", "--tune"}) {
       if (app.count(chosen) > 0) mode = chosen;
     }
     return fail(StatusCode::kInvalidArgument, flag + " has no effect on " + mode + ": leave it out");

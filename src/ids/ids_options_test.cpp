@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ids/bench_decode.h"
+
 namespace tailrace {
 namespace {
 
@@ -40,6 +42,20 @@ TEST(IdsOptions, values_without_meaning_are_refused) {
   EXPECT_EQ(refused_on_cpu({"--compare", "--reference", "cpu"}), "");
   EXPECT_EQ(refused_on_cpu({"--compare", "--dummy", "--reference", "cpu"}),
             "--reference cpu: --dummy draws other weights on a GPU than on the CPU");
+}
+
+TEST(IdsOptions, the_decode_benchmark_takes_its_own_flags) {
+  EXPECT_EQ(refused_on_cpu({"--bench-decode", "1k,8k", "--batch", "1,8", "--output-len", "32", "--dummy"}), "");
+  EXPECT_EQ(refused_on_cpu({"--batch", "8"}), "--batch has no effect on a plain run: leave it out");
+  EXPECT_EQ(refused_on_cpu({"--bench-decode", "1k", "--prompts", "3"}), "--prompts has no effect on --bench-decode: leave it out");
+  EXPECT_NE(refused_on_cpu({"--bench-decode", "1k", "--compare"}), "");
+}
+
+TEST(IdsOptions, counts_may_be_in_k) {
+  const auto counts = parse_counts("1k,300,2K");
+  ASSERT_TRUE(counts);
+  EXPECT_EQ(*counts, (std::vector<int32_t>{1024, 300, 2048}));
+  for (const char* wrong : {"", "1k,", "0", "-1", "k", "1m", "1kk", "99999999k", "16777217", " 1"}) EXPECT_FALSE(parse_counts(wrong)) << wrong;
 }
 
 TEST(IdsOptions, a_comparison_has_more_than_one_prompt) {

@@ -23,6 +23,7 @@ constexpr const char* kUsage =
     "  tailrace chat    --model PATH   talk to a model in the terminal (starts a server), or --url http://host:port\n"
     "  tailrace inspect --model PATH   architecture, tensors, memory ledger and fast paths, without loading weights\n"
     "  tailrace tune                   measure the tuning table of this machine's GPU\n"
+    "  tailrace bench decode --model PATH   decode speed at given contexts, beside what a step's bytes allow\n"
     "  tailrace --version\n"
     "\n"
     "`tailrace COMMAND --help` lists a command's options.\n";
@@ -264,13 +265,32 @@ Expected<CommandLine> parse_tune(const std::vector<std::string>& args) {
   return CommandLine(std::move(config));
 }
 
+Expected<CommandLine> parse_bench(const std::vector<std::string>& args) {
+  if (args.empty() || args[0] != "decode") return fail(StatusCode::kInvalidArgument, "say what to measure: tailrace bench decode ...");
+  CLI::App app("Measures decode steps on real prefills of random prompts, each row its own.", "tailrace bench decode");
+  BenchConfig config;
+  app.add_option("--model,--model-path", config.model, "Hugging Face directory or .gguf file")->required()->option_text("PATH");
+  add_choice(app, "--load-format", config.dummy_weights, {{"auto", false}, {"dummy", true}}, "dummy: random weights, config.json is enough");
+  app.add_option("--device", config.device, "auto: a GPU where this build can use one")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--gpu", config.gpu, "which GPU, from 0")->check(CLI::Range(0, 1023))->option_text("N");
+  app.add_option("--contexts", config.contexts, "tokens of prompt and answer together (default 1k,8k,32k)")->option_text("N,N");
+  app.add_option("--batch", config.batch, "rows decoded together (default 1)")->option_text("N,N");
+  app.add_option("--steps", config.steps, "tokens decoded (default 128)")->check(CLI::Range(2, 1 << 20))->option_text("N");
+  app.add_option("--random-seed", config.seed, "of prompts, sampling and dummy weights")->option_text("N");
+  auto help = run_parser(app, std::vector<std::string>(args.begin() + 1, args.end()));
+  if (!help) return fail(help.error());
+  if (help->has_value()) return CommandLine(PrintAndExit{**help});
+  if (Status status = check_model_path(config.model); !status.ok()) return fail(status);
+  return CommandLine(std::move(config));
+}
+
 }  // namespace
 
 Expected<CommandLine> parse_command_line(const std::vector<std::string>& args,
                                          const std::vector<std::string>& environment, const BuildFacts& facts) {
   if (Status status = check_environment(environment); !status.ok()) return fail(status);
   if (args.empty()) {
-    return fail(StatusCode::kInvalidArgument, "say what to do: tailrace serve|chat|inspect|tune ... (tailrace --help)");
+    return fail(StatusCode::kInvalidArgument, "say what to do: tailrace serve|chat|inspect|tune|bench ... (tailrace --help)");
   }
   const std::string& command = args[0];
   const std::vector<std::string> rest(args.begin() + 1, args.end());
@@ -278,10 +298,11 @@ Expected<CommandLine> parse_command_line(const std::vector<std::string>& args,
   if (command == "inspect") return parse_serve(rest, facts, true);
   if (command == "chat") return parse_chat(rest);
   if (command == "tune") return parse_tune(rest);
+  if (command == "bench") return parse_bench(rest);
   if (command == "--help" || command == "-h" || command == "help") return CommandLine(PrintAndExit{kUsage});
   if (command == "--version") return CommandLine(PrintAndExit{"tailrace " + facts.version + "\n"});
   return fail(StatusCode::kInvalidArgument,
-              "unknown command '" + command + "': one of serve, chat, inspect, tune, --version, --help");
+              "unknown command '" + command + "': one of serve, chat, inspect, tune, bench, --version, --help");
 }
 
 }  // namespace tailrace

@@ -100,12 +100,23 @@ struct TuneConfig {
   std::string out;                   // file; empty: named after the GPU
 };
 
+// `bench decode`.
+struct BenchConfig {
+  std::string model;
+  bool dummy_weights = false;        // --load-format dummy
+  std::string device = "auto";       // auto, cpu, cuda
+  int32_t gpu = 0;
+  std::string contexts = "1k,8k,32k", batch = "1";
+  int32_t steps = 128;
+  uint64_t seed = 1;
+};
+
 // --help or --version: the text to print before exiting with 0.
 struct PrintAndExit {
   std::string text;
 };
 
-using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, TuneConfig, PrintAndExit>;
+using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, TuneConfig, BenchConfig, PrintAndExit>;
 
 // What this build and machine can do; decides which combinations are refused.
 struct BuildFacts {

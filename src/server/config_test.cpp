@@ -241,6 +241,21 @@ TEST(Config, other_commands) {
   EXPECT_FALSE(parse({"frobnicate"}).has_value());
 }
 
+TEST(Config, bench_takes_a_model_contexts_and_rows) {
+  Paths paths;
+  const auto parse = [](const std::vector<std::string>& args) { return parse_command_line(args, {}, {}); };
+  const auto bench = std::get<BenchConfig>(*parse({"bench", "decode", "--model", paths.model, "--load-format", "dummy", "--contexts", "1k,128k",
+                                                   "--batch", "8", "--steps", "16", "--device", "cpu"}));
+  EXPECT_TRUE(bench.dummy_weights);
+  EXPECT_EQ(bench.contexts, "1k,128k");
+  EXPECT_EQ(bench.batch, "8");
+  EXPECT_EQ(bench.steps, 16);
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"bench"}, {"bench", "prefill"}, {"bench", "decode"},
+                                                {"bench", "decode", "--model", "/nowhere"}, {"bench", "decode", "--model", paths.model, "--steps", "1"}}) {
+    EXPECT_FALSE(parse(wrong)) << wrong.size();
+  }
+}
+
 TEST(Config, tune_takes_a_gpu_a_model_and_a_file) {
   Paths paths;
   const auto parse = [](const std::vector<std::string>& args) { return parse_command_line(args, {}, {}); };

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "base/check.h"
+#include "device/cuda/read_bandwidth.h"
 
 namespace tailrace::cuda {
 namespace {
@@ -123,6 +124,11 @@ void* CudaDevice::alloc_pinned(size_t bytes) {
   pinned_.push_back(base);
   core_->pinned_bytes += bytes;
   return base;
+}
+
+double CudaDevice::read_gbs() {
+  make_current();
+  return read_bandwidth_gbs(sm_count());
 }
 
 void CudaDevice::upload(void* dst, const void* src, size_t bytes) {

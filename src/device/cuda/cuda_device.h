@@ -37,6 +37,7 @@ class CudaDevice : public Device {
   void* alloc_pinned(size_t bytes) override;
   // Any thread.
   void upload(void* dst, const void* src, size_t bytes) override;
+  double read_gbs() override;
   void set_ready() override { core_->ready = true; }
   DeviceCounters counters() const override;
 

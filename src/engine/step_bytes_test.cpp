@@ -1,0 +1,34 @@
+#include "engine/step_bytes.h"
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+TEST(StepBytes, counts_what_a_step_reads) {
+  Model model;
+  const auto bf16 = [](int64_t rows, int64_t cols) { return Weight{.format = Format::kBF16, .rows = rows, .cols = cols}; };
+  const auto experts = [](int64_t rows, int64_t cols) {
+    return ExpertWeights{.first = {.format = Format::kNVFP4, .rows = rows, .cols = cols}, .count = 8};
+  };
+  model.blocks.push_back(EmbedBlock{.table = bf16(1000, 64)});
+  model.blocks.push_back(AttnInBlock{.q = bf16(64, 64), .k = bf16(32, 64), .v = bf16(32, 64)});
+  MoeBlock moe;
+  moe.router = bf16(8, 64), moe.gate = moe.up = experts(32, 64), moe.down = experts(64, 32), moe.top_k = 2;
+  model.blocks.push_back(moe);
+  model.blocks.push_back(HeadBlock{.head = bf16(1000, 64)});
+  model.groups = {{.window = 0, .num_layers = 1, .kv_heads = 2, .head_dim = 16}, {.window = 8, .num_layers = 2, .kv_heads = 2, .head_dim = 16}};
+  model.states = {.num_layers = 1, .k_heads = 1, .v_heads = 1, .k_dim = 4, .v_dim = 4, .conv_inputs = 3};
+  const StepBytes bytes = step_bytes(model);
+  EXPECT_EQ(bytes.weights, 2 * 64 * (128 + 8 + 1000));  // the embedding's table is not read
+  ASSERT_EQ(bytes.mixtures.size(), 1u);
+  EXPECT_EQ(bytes.mixtures[0].expert_bytes, 3 * 32 * 64 * 9 / 16);
+  EXPECT_DOUBLE_EQ(StepBytes::distinct_experts(bytes.mixtures[0], 1), 2);
+  EXPECT_DOUBLE_EQ(StepBytes::distinct_experts(bytes.mixtures[0], 2), 3.5);
+  const double states = 2 * 4.0 * (16 + 3 * 12);
+  EXPECT_DOUBLE_EQ(bytes.step(1, 4), bytes.weights + 2 * 3456 + 4 * (4 * 32 + 8 * 32) + states);
+  EXPECT_DOUBLE_EQ(bytes.step(2, 100), bytes.weights + 3.5 * 3456 + 2 * (100 * 4 * 32 + 8 * 8 * 32) + 2 * states);
+}
+
+}  // namespace
+}  // namespace tailrace
