@@ -24,7 +24,8 @@ POSITIONS = [0, 1, 15, 16, 23, 24, 31, 32, 33, 63, 64]
 
 
 def round_keys_and_values():
-    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma3", "gemma4", "gpt_oss"):
+    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma3", "gemma4", "gpt_oss", "qwen3_5",
+                   "qwen3_5_moe"):
         module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
         eager = module.eager_attention_forward
 
@@ -73,7 +74,8 @@ def main():
     for folder in sorted(path.parent for path in goldens.glob("*/config.json")):
         if len(sys.argv) > 1 and folder.name not in sys.argv[1:]:
             continue
-        if folder.name.startswith(("fp8_", "gpt_oss", "gemma4")):  # written with their checkpoints by make_tiny_*.py
+        # Written with their checkpoints by make_tiny_*.py.
+        if folder.name.startswith(("fp8_", "gpt_oss", "gemma4", "qwen3_5")):
             continue
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)

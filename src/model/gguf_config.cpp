@@ -97,6 +97,7 @@ void read_sizes(Metadata& metadata, const GgufFile& gguf, ModelConfig* config) {
     config->intermediate = metadata.integer_or("expert_feed_forward_length", config->intermediate, 1 << 20);
     config->sinks = true;
     config->experts_name = "mlp.experts";
+    config->router_name = "mlp.router";
     config->expert_bias = true;
     config->expert_intermediate = config->intermediate;
     if (config->experts == 0) metadata.fault(StatusCode::kDataLoss, metadata.key("expert_count") + " is 0");

@@ -6,6 +6,7 @@
 #include "model/config_checks.h"
 #include "model/config_fields.h"
 #include "model/model_config.h"
+#include "model/qwen3_5.h"
 #include "weights/tensor.h"
 
 namespace tailrace {
@@ -32,12 +33,20 @@ constexpr Family kFamilies[] = {
     {"GptOssForCausalLM", "gpt_oss", Architecture::kGptOss, 8, 64, 131072, 128, -1, -1},
     {"Gemma4ForConditionalGeneration", "gemma4", Architecture::kGemma4, 4, 256, 131072, 512, 2, 1},
     {"Gemma4ForCausalLM", "gemma4_text", Architecture::kGemma4, 4, 256, 131072, 512, 2, 1},
+    {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", Architecture::kQwen35Moe, 2, 256, 32768, 0, -1, -1},
+    {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", Architecture::kQwen35Moe, 2, 256, 32768, 0, -1, -1},
+    {"Qwen3_5ForConditionalGeneration", "qwen3_5", Architecture::kQwen35, 4, 256, 32768, 0, -1, -1},
+    {"Qwen3_5ForCausalLM", "qwen3_5_text", Architecture::kQwen35, 4, 256, 32768, 0, -1, -1},
     {"Gemma3ForConditionalGeneration", "gemma3", Architecture::kGemma3, 4, 256, 131072, 4096, 2, 1},
 };
 
 // Windows in most layers, each kind of layer with its own rotary embedding.
 bool is_gemma(const Family& family) {
   return family.architecture == Architecture::kGemma3 || family.architecture == Architecture::kGemma4;
+}
+
+bool is_qwen35(Architecture architecture) {
+  return architecture == Architecture::kQwen35 || architecture == Architecture::kQwen35Moe;
 }
 
 const Family* find_family(ConfigFields& fields) {
@@ -79,7 +88,10 @@ void read_sizes(ConfigFields& fields, const Family& family, ModelConfig* config)
   config->hidden = size("hidden_size", 2304, 1 << 16);
   config->layers = static_cast<int32_t>(size("num_hidden_layers", 26, 1000));
   config->q_heads = static_cast<int32_t>(size("num_attention_heads", 8, 1024));
-  config->intermediate = size("intermediate_size", 9216, 1 << 20);
+  // A mixture alone has a shared expert for its MLP.
+  config->intermediate = family.architecture == Architecture::kQwen35Moe
+                             ? fields.integer_or("shared_expert_intermediate_size", 512, 1, 1 << 20)
+                             : size("intermediate_size", 9216, 1 << 20);
   if (!fields.status().ok()) return;
   const int64_t kv_heads = family.kv_heads == 0 ? config->q_heads : family.kv_heads;
   config->kv_heads = static_cast<int32_t>(fields.integer_or("num_key_value_heads", kv_heads, 1, 1024));
@@ -110,7 +122,7 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
                      int32_t head_dim) {
   RopeConfig rope;
   rope.theta = theta;
-  double partial = owner.number_or("partial_rotary_factor", 1.0, 0.0, 1.0);
+  double partial = owner.number_or("partial_rotary_factor", is_qwen35(config.architecture) ? 0.25 : 1.0, 0.0, 1.0);
   if (params) {
     ConfigFields fields(*params, owner.label() + ": rope parameters");
     rope.theta = fields.number_or("rope_theta", theta, 1.0, 1e15);
@@ -214,7 +226,7 @@ void read_layer_types(ConfigFields& fields, const Family& family, ModelConfig* c
   config->window.assign(config->layers, 0);
   config->rope_of_layer.assign(config->layers, 0);
   const bool qwen = family.architecture == Architecture::kQwen2 || family.architecture == Architecture::kQwen3;
-  if (family.architecture == Architecture::kLlama) return;
+  if (family.architecture == Architecture::kLlama || is_qwen35(family.architecture)) return;
   if (qwen && !fields.flag_or("use_sliding_window", false)) return;
   // An explicit null switches the window off; absence means the class's default.
   const bool is_off = fields.is_null("sliding_window");
@@ -278,6 +290,7 @@ void read_gemma4(ConfigFields& fields, ModelConfig* config) {
 void read_gpt_oss(ConfigFields& fields, ModelConfig* config) {
   config->sinks = config->expert_bias = true;
   config->experts_name = "mlp.experts";
+  config->router_name = "mlp.router";
   config->expert_intermediate = config->intermediate;
   const int64_t experts = fields.integer_or("num_experts", 128, 1, 4096);
   config->experts = static_cast<int32_t>(fields.integer_or("num_local_experts", experts, 1, 4096));
@@ -342,6 +355,7 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   if (gemma) read_gemma(fields, &config);
   if (gemma4) read_gemma4(fields, &config);
   if (family->architecture == Architecture::kGptOss) read_gpt_oss(fields, &config);
+  if (is_qwen35(family->architecture)) read_qwen35(fields, &config);
   if (config.quantization.mxfp4 && config.experts == 0) {
     fields.fault(StatusCode::kUnsupported,
                  "quantization_config: quant_method 'mxfp4' is supported for mixtures of experts only");

@@ -1,6 +1,8 @@
 #include "model/layers.h"
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
 
 namespace tailrace {
 
@@ -33,7 +35,11 @@ EmbedBlock DecoderLayers::embed() {
 AttnInBlock DecoderLayers::attn_in(int layer) {
   AttnInBlock block;
   block.norm = norm(prefix(layer) + "input_layernorm.weight");
-  block.q = linear(layer, "self_attn.q_proj", config_.qkv_bias);
+  if (config_.attention_gate) {
+    std::tie(block.q, block.gate) = loader_.halves_of_heads(prefix(layer) + "self_attn.q_proj.weight", config_.head_dim);
+  } else {
+    block.q = linear(layer, "self_attn.q_proj", config_.qkv_bias);
+  }
   block.k = linear(layer, "self_attn.k_proj", config_.qkv_bias);
   const int32_t window = config_.window[layer];
   const HeadShape heads = config_.heads(window);
@@ -69,6 +75,28 @@ AttnOutBlock DecoderLayers::attn_out(int layer, const std::string& post_norm) {
   AttnOutBlock block;
   block.o = linear(layer, "self_attn.o_proj", config_.o_bias);
   if (!post_norm.empty()) block.post_norm = norm(prefix(layer) + post_norm + ".weight");
+  block.gated = config_.attention_gate;
+  return block;
+}
+
+GatedDeltaBlock DecoderLayers::gated_delta(int layer) {
+  const std::string base = prefix(layer) + "linear_attn.";
+  const LinearAttentionConfig& linear = config_.linear;
+  GatedDeltaBlock block;
+  block.norm = norm(prefix(layer) + "input_layernorm.weight");
+  block.out_norm = {.weight = loader_.vector(base + "norm.weight"), .eps = config_.norm_eps};
+  block.qkv = loader_.matrix(base + "in_proj_qkv.weight");
+  block.z = loader_.matrix(base + "in_proj_z.weight");
+  block.b = loader_.matrix(base + "in_proj_b.weight");
+  block.a = loader_.matrix(base + "in_proj_a.weight");
+  block.out = loader_.matrix(base + "out_proj.weight");
+  block.conv = loader_.vector(base + "conv1d.weight");
+  block.decay = loader_.mapped_vector(base + "A_log", [](float log) { return -std::exp(log); });
+  block.dt_bias = loader_.vector(base + "dt_bias");
+  block.k_heads = linear.k_heads, block.v_heads = linear.v_heads;
+  block.k_dim = linear.k_dim, block.v_dim = linear.v_dim;
+  block.conv_width = linear.conv_width;
+  block.layer = model_.kv_of_layer[layer].layer;
   return block;
 }
 
@@ -85,14 +113,23 @@ MlpBlock DecoderLayers::mlp(int layer, const std::string& norm_name, const std::
 }
 
 MoeBlock DecoderLayers::moe(int layer, const std::string& norm_name) {
-  return {.norm = norm(prefix(layer) + norm_name + ".weight"),
-          .router = loader_.matrix(prefix(layer) + "mlp.router.weight", prefix(layer) + "mlp.router.bias",
-                                   MatrixRole::kRouter),
-          .gate = loader_.experts(layer, ExpertPart::kGate),
-          .up = loader_.experts(layer, ExpertPart::kUp),
-          .down = loader_.experts(layer, ExpertPart::kDown),
-          .top_k = config_.experts_per_token,
-          .clamped = config_.expert_activation};
+  MoeBlock block;
+  block.norm = norm(prefix(layer) + norm_name + ".weight");
+  const std::string router = prefix(layer) + config_.router_name;
+  block.router = loader_.matrix(router + ".weight", config_.expert_bias ? router + ".bias" : "", MatrixRole::kRouter);
+  block.gate = loader_.experts(layer, ExpertPart::kGate);
+  block.up = loader_.experts(layer, ExpertPart::kUp);
+  block.down = loader_.experts(layer, ExpertPart::kDown);
+  block.top_k = config_.experts_per_token;
+  block.activation = config_.architecture == Architecture::kGptOss ? Activation::kClampedSwiglu : config_.activation;
+  block.clamped = config_.expert_activation;
+  if (!config_.shared_expert) return block;
+  block.dense.gate = linear(layer, "mlp.shared_expert.gate_proj", false);
+  block.dense.up = linear(layer, "mlp.shared_expert.up_proj", false);
+  block.dense.down = linear(layer, "mlp.shared_expert.down_proj", false);
+  block.dense.activation = config_.activation;
+  block.dense.share = linear(layer, "mlp.shared_expert_gate", false);
+  return block;
 }
 
 HeadBlock DecoderLayers::head() {

@@ -18,6 +18,7 @@ class DecoderLayers {
   AttnOutBlock attn_out(int layer, const std::string& post_norm = "");
   // `norm` and `post_norm` are tensor names within the layer; post_norm empty: none.
   MlpBlock mlp(int layer, const std::string& norm, const std::string& post_norm = "");
+  GatedDeltaBlock gated_delta(int layer);
   MoeBlock moe(int layer, const std::string& norm);
   HeadBlock head();
 

@@ -36,10 +36,10 @@ struct StateSpec {
   size_t bytes() const { return num_layers == 0 ? 0 : sizeof(float) * (recurrent_values() + conv_values()); }
 };
 
-// Where a layer's KV lies.
+// Where a layer's KV lies, or a recurrent layer's state (group -1).
 struct KvPlace {
   int group = 0;
-  int layer = 0;  // within the group
+  int layer = 0;  // within the group, or among the recurrent layers
 };
 
 struct Model {
@@ -54,8 +54,9 @@ struct Model {
 Expected<Model> build_model(const ModelConfig& config, WeightLoader& loader);
 
 // The architectures. Each returns the blocks of a step, in order.
-BlockList llama_forward(const Model& model, WeightLoader& loader);   // all but Gemma
+BlockList llama_forward(const Model& model, WeightLoader& loader);   // all but these:
 BlockList gemma3_forward(const Model& model, WeightLoader& loader);
 BlockList gemma4_forward(const Model& model, WeightLoader& loader);
+BlockList qwen35_forward(const Model& model, WeightLoader& loader);
 
 }  // namespace tailrace

@@ -62,6 +62,8 @@ const char* architecture_name(Architecture architecture) {
     case Architecture::kGemma3: return "gemma3";
     case Architecture::kGptOss: return "gpt-oss";
     case Architecture::kGemma4: return "gemma4";
+    case Architecture::kQwen35: return "qwen3.5";
+    case Architecture::kQwen35Moe: return "qwen3.5-moe";
   }
   return "?";
 }

@@ -13,7 +13,9 @@
 
 namespace tailrace {
 
-enum class Architecture : uint8_t { kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGptOss, kGemma4 };
+enum class Architecture : uint8_t {
+  kLlama, kMistral, kQwen2, kQwen3, kGemma3, kGptOss, kGemma4, kQwen35, kQwen35Moe
+};
 const char* architecture_name(Architecture architecture);
 
 enum class RopeScaling : uint8_t {
@@ -57,6 +59,15 @@ struct HeadShape {
   int32_t kv_heads = 0, head_dim = 0;
 };
 
+// Linear attention by the gated delta rule (kernels/blocks.h: GatedDeltaBlock).
+struct LinearAttentionConfig {
+  int32_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0;
+  int32_t conv_width = 0;
+
+  int64_t values() const { return int64_t{v_heads} * v_dim; }
+  int64_t channels() const { return int64_t{2} * k_heads * k_dim + values(); }
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
 
@@ -82,6 +93,11 @@ struct ModelConfig {
   bool qk_norm = false;               // {q,k}_norm.weight [head_dim] exist
   bool v_norm = false;                // each head of v is normed, without weights
   bool full_keys_are_values = false;  // layers without a window have no v_proj: v is k before its norm
+  bool attention_gate = false;        // q_proj has 2 head_dim rows a head: q's, then those of a gate on the output
+
+  // Linear attention in place of attention
+  std::vector<bool> recurrent;        // [layers], or empty: no layer
+  LinearAttentionConfig linear;
 
   // Norms
   float norm_eps = 1e-5f;
@@ -100,6 +116,8 @@ struct ModelConfig {
   bool expert_bias = false;           // every expert's matrices have biases
   bool expert_halves = false;         // one tensor of gate and up: gate's rows first; else rows in turn, x from the left
   std::string experts_name;           // within a layer: "mlp.experts" or "experts"
+  std::string router_name;            // within a layer: "mlp.router"
+  bool shared_expert = false;         // mlp.shared_expert, of `intermediate` rows, with a gate of its own, for all tokens
   ClampedSwiglu expert_activation;    // of gpt-oss; all others take `activation`
 
   bool tied_embeddings = false;       // the head is model.embed_tokens.weight

@@ -28,40 +28,75 @@ void add_gemma4_router(const ModelConfig& config, const std::string& prefix, std
   out->push_back({prefix + "router.per_expert_scale", {config.experts}});
 }
 
-void add_layer(const ModelConfig& config, int32_t layer, std::vector<ModelTensor>* out) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+void add_norm(const std::string& name, int64_t width, std::vector<ModelTensor>* out) {
+  out->push_back({name + ".weight", {width}});
+}
+
+void add_attention(const ModelConfig& config, int32_t window, const std::string& prefix,
+                   std::vector<ModelTensor>* out) {
   const int64_t hidden = config.hidden;
-  const HeadShape heads = config.heads(config.window[layer]);
+  const HeadShape heads = config.heads(window);
   const int64_t q_rows = static_cast<int64_t>(config.q_heads) * heads.head_dim;
   const int64_t kv_rows = static_cast<int64_t>(heads.kv_heads) * heads.head_dim;
-  const auto norm = [&](const std::string& name, int64_t width) { out->push_back({name + ".weight", {width}}); };
-
-  norm(prefix + "input_layernorm", hidden);
-  add_linear(attention + "q_proj", q_rows, hidden, config.qkv_bias, out);
-  add_linear(attention + "k_proj", kv_rows, hidden, config.qkv_bias, out);
-  const bool has_values = config.window[layer] > 0 || !config.full_keys_are_values;
-  if (has_values) add_linear(attention + "v_proj", kv_rows, hidden, config.qkv_bias, out);
+  add_linear(prefix + "q_proj", config.attention_gate ? 2 * q_rows : q_rows, hidden, config.qkv_bias, out);
+  add_linear(prefix + "k_proj", kv_rows, hidden, config.qkv_bias, out);
+  const bool has_values = window > 0 || !config.full_keys_are_values;
+  if (has_values) add_linear(prefix + "v_proj", kv_rows, hidden, config.qkv_bias, out);
   if (config.qk_norm) {
-    norm(attention + "q_norm", heads.head_dim);
-    norm(attention + "k_norm", heads.head_dim);
+    add_norm(prefix + "q_norm", heads.head_dim, out);
+    add_norm(prefix + "k_norm", heads.head_dim, out);
   }
-  add_linear(attention + "o_proj", hidden, q_rows, config.o_bias, out);
-  if (config.sinks) out->push_back({attention + "sinks", {config.q_heads}});
-  norm(prefix + "post_attention_layernorm", hidden);
+  add_linear(prefix + "o_proj", hidden, q_rows, config.o_bias, out);
+  if (config.sinks) out->push_back({prefix + "sinks", {config.q_heads}});
+}
+
+void add_linear_attention(const ModelConfig& config, const std::string& prefix, std::vector<ModelTensor>* out) {
+  const LinearAttentionConfig& linear = config.linear;
+  add_linear(prefix + "in_proj_qkv", linear.channels(), config.hidden, false, out);
+  add_linear(prefix + "in_proj_z", linear.values(), config.hidden, false, out);
+  add_linear(prefix + "in_proj_b", linear.v_heads, config.hidden, false, out);
+  add_linear(prefix + "in_proj_a", linear.v_heads, config.hidden, false, out);
+  out->push_back({prefix + "conv1d.weight", {linear.channels(), 1, linear.conv_width}});
+  out->push_back({prefix + "A_log", {linear.v_heads}});
+  out->push_back({prefix + "dt_bias", {linear.v_heads}});
+  add_norm(prefix + "norm", linear.v_dim, out);
+  add_linear(prefix + "out_proj", config.hidden, linear.values(), false, out);
+}
+
+void add_mlp(const ModelConfig& config, const std::string& prefix, std::vector<ModelTensor>* out) {
+  add_linear(prefix + "gate_proj", config.intermediate, config.hidden, config.mlp_bias, out);
+  add_linear(prefix + "up_proj", config.intermediate, config.hidden, config.mlp_bias, out);
+  add_linear(prefix + "down_proj", config.hidden, config.intermediate, config.mlp_bias, out);
+}
+
+// The MLP, what a mixture has besides its experts, or both.
+void add_mixture(const ModelConfig& config, const std::string& prefix, std::vector<ModelTensor>* out) {
+  if (config.experts == 0) return add_mlp(config, prefix + "mlp.", out);
+  if (config.architecture == Architecture::kGemma4) {
+    add_gemma4_router(config, prefix, out);
+    return add_mlp(config, prefix + "mlp.", out);
+  }
+  add_linear(prefix + config.router_name, config.experts, config.hidden, config.expert_bias, out);
+  if (!config.shared_expert) return;
+  add_mlp(config, prefix + "mlp.shared_expert.", out);
+  add_linear(prefix + "mlp.shared_expert_gate", 1, config.hidden, false, out);
+}
+
+void add_layer(const ModelConfig& config, int32_t layer, std::vector<ModelTensor>* out) {
+  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  add_norm(prefix + "input_layernorm", config.hidden, out);
+  if (!config.recurrent.empty() && config.recurrent[layer]) {
+    add_linear_attention(config, prefix + "linear_attn.", out);
+  } else {
+    add_attention(config, config.window[layer], prefix + "self_attn.", out);
+  }
+  add_norm(prefix + "post_attention_layernorm", config.hidden, out);
   if (config.post_norms) {
-    norm(prefix + "pre_feedforward_layernorm", hidden);
-    norm(prefix + "post_feedforward_layernorm", hidden);
+    add_norm(prefix + "pre_feedforward_layernorm", config.hidden, out);
+    add_norm(prefix + "post_feedforward_layernorm", config.hidden, out);
   }
   if (config.layer_scalar) out->push_back({prefix + "layer_scalar", {1}});
-  if (config.experts > 0 && config.architecture == Architecture::kGemma4) {
-    add_gemma4_router(config, prefix, out);
-  } else if (config.experts > 0) {
-    return add_linear(mlp + "router", config.experts, hidden, true, out);
-  }
-  add_linear(mlp + "gate_proj", config.intermediate, hidden, config.mlp_bias, out);
-  add_linear(mlp + "up_proj", config.intermediate, hidden, config.mlp_bias, out);
-  add_linear(mlp + "down_proj", hidden, config.intermediate, config.mlp_bias, out);
+  add_mixture(config, prefix, out);
 }
 
 // "a, b and 5 more"

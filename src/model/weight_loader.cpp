@@ -2,63 +2,24 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <mutex>
-#include <random>
+#include <numeric>
 #include <thread>
 
 #include "base/check.h"
+#include "model/dummy_values.h"
 #include "model/model_tensors.h"
 #include "weights/dequantize.h"
-#include "weights/mxfp4.h"
-#include "weights/nvfp4.h"
 
 namespace tailrace {
 namespace {
 
 constexpr size_t kClaimAlign = 256;
-constexpr float kDummyScaledDeviation = 32.0f;  // of values with scales apart: mid-range in E4M3, 448 is 14 of it
 
 int64_t cols_of(const TensorView& tensor) { return tensor.shape.back(); }
-
-// Of a dummy matrix's values: keeps activations finite through many layers.
-float dummy_deviation(int64_t cols) { return 1.0f / std::sqrt(static_cast<float>(cols)); }
-
-bool is_scaled(Format format) { return format == Format::kF8E4M3 || format == Format::kNVFP4; }
-
-// Blocks of 4-bit codes that are all alike, each behind its scale.
-void fill_codes(std::byte scale, size_t block_bytes, std::mt19937_64& random, std::vector<std::byte>* bytes) {
-  for (size_t at = 0; at < bytes->size(); at += block_bytes) {
-    const uint64_t codes[2] = {random(), random()};
-    (*bytes)[at] = scale;
-    std::memcpy(bytes->data() + at + 1, codes, block_bytes - 1);
-  }
-}
-
-// Seeded values in the tensor's format: BF16 or F8_E4M3, normal; MXFP4 and NVFP4, all codes alike.
-std::vector<std::byte> dummy_values(const TensorView& tensor, float mean, float deviation, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(mean, deviation);
-  std::vector<std::byte> bytes(tensor.bytes);
-  if (tensor.format == Format::kMXFP4 || tensor.format == Format::kNVFP4) {
-    const bool mx = tensor.format == Format::kMXFP4;
-    fill_codes(static_cast<std::byte>(mx ? mxfp4_scale_of(deviation) : nvfp4_scale_of(deviation)),
-               static_cast<size_t>(format_traits(tensor.format).block_bytes), random, &bytes);
-    return bytes;
-  }
-  for (size_t at = 0; at < bytes.size();) {
-    const float value = normal(random);
-    if (tensor.format == Format::kF8E4M3) {
-      bytes[at++] = static_cast<std::byte>(float_to_e4m3(value));
-    } else {
-      const uint32_t bits = std::bit_cast<uint32_t>(value);
-      bytes[at++] = static_cast<std::byte>(bits >> 16);
-      bytes[at++] = static_cast<std::byte>(bits >> 24);
-    }
-  }
-  return bytes;
+int64_t values_of(const TensorView& tensor) {
+  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 // A bias of pairwise q or k back in NeoX order, as packing does with rows: value 2i + s of a head was s * half + i.
@@ -102,7 +63,7 @@ WeightLoader::WeightLoader(const Checkpoint& checkpoint, const ModelConfig& conf
     view.name = tensor.name;
     view.format = Format::kBF16;
     view.shape = tensor.shape;
-    view.bytes = stored_row_bytes(view.format, cols_of(view));
+    view.bytes = stored_row_bytes(view.format, values_of(view));
     dummies_.emplace(tensor.name, std::move(view));
   }
 }
@@ -157,7 +118,27 @@ Weight WeightLoader::matrix(const std::string& name, const std::string& bias_nam
   if (auto it = matrices_.find(name); it != matrices_.end()) return it->second;
   const std::shared_ptr<const MatrixSource> source = find_source(name);
   if (!source) return {};
-  TensorView view = packed_view(name, source->format, source->rows, source->cols, role);
+  Weight weight = claim_matrix(source, role, source->rows, {});
+  if (!bias_name.empty()) weight.bias = vector(bias_name);
+  matrices_.emplace(name, weight);
+  return weight;
+}
+
+std::pair<Weight, Weight> WeightLoader::halves_of_heads(const std::string& name, int64_t head_rows) {
+  const std::shared_ptr<const MatrixSource> source = find_source(name);
+  if (!source) return {};
+  CHECK(source->rows % (2 * head_rows) == 0);
+  const auto half = [&](int64_t first) {
+    return claim_matrix(source, MatrixRole::kProjection, source->rows / 2,
+                        {.run = head_rows, .step = 2 * head_rows, .first = first});
+  };
+  const Weight first = half(0);
+  return {first, half(head_rows)};
+}
+
+Weight WeightLoader::claim_matrix(const std::shared_ptr<const MatrixSource>& source, MatrixRole role, int64_t rows,
+                                  const RowRuns& runs) {
+  TensorView view = packed_view(source->values.name, source->format, rows, source->cols, role);
   view.data = source->values.data;
   view.rope_interleaved = source->values.rope_interleaved, view.head_dim = source->values.head_dim;
   const auto bytes = backend_.packed_bytes(view);
@@ -165,23 +146,22 @@ Weight WeightLoader::matrix(const std::string& name, const std::string& bias_nam
     fail_once(bytes.error());
     return {};
   }
-  Weight weight{.format = source->format, .rows = source->rows, .cols = source->cols};
+  Weight weight{.format = source->format, .rows = rows, .cols = source->cols};
   void* memory = claim(*bytes);
   weight.data = memory;
   bytes_by_format_[format_traits(source->format).name] += *bytes;
-  jobs_.push_back({.tensor = view, .packed = memory, .bytes = view.bytes, .matrix = source});
-  if (!bias_name.empty()) weight.bias = vector(bias_name);
+  jobs_.push_back({.tensor = view, .packed = memory, .bytes = view.bytes, .matrix = source, .rows = runs});
   if (source->scaled()) {
-    float* scales = claim_values(source->rows * scales_per_row(source->layout, source->cols));
+    float* scales = claim_values(rows * scales_per_row(source->layout, source->cols));
     weight.scale = scales, weight.scale_cols = scale_cols_of(*source);
-    add_scales(source, scales);
+    add_scales(source, scales, runs);
   }
-  matrices_.emplace(name, weight);
   return weight;
 }
 
-void WeightLoader::add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory) {
-  jobs_.push_back({.tensor = source->scales, .values = memory, .bytes = source->scales.bytes, .matrix = source});
+void WeightLoader::add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory, const RowRuns& runs) {
+  jobs_.push_back(
+      {.tensor = source->scales, .values = memory, .bytes = source->scales.bytes, .matrix = source, .rows = runs});
 }
 
 ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
@@ -216,7 +196,7 @@ ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
                      .source = source, .expert = e});
     if (!source->scaled()) continue;
     const std::shared_ptr<const MatrixSource> matrix(source, &source->each[e]);
-    add_scales(matrix, scales != nullptr ? scales + e * scale_count : nullptr);
+    add_scales(matrix, scales != nullptr ? scales + e * scale_count : nullptr, {});
   }
   if (source->bias.name.empty()) return out;
   float* bias = claim_values(source->experts * source->rows);
@@ -228,8 +208,14 @@ ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
 const float* WeightLoader::vector(const std::string& name, float add, float factor) {
   const TensorView* tensor = find(name);
   if (!tensor) return nullptr;
-  float* memory = claim_values(cols_of(*tensor));
+  float* memory = claim_values(values_of(*tensor));
   jobs_.push_back(Job{.tensor = *tensor, .values = memory, .add = add, .factor = factor, .bytes = tensor->bytes});
+  return memory;
+}
+
+const float* WeightLoader::mapped_vector(const std::string& name, float (*map)(float)) {
+  const float* memory = vector(name);
+  if (memory != nullptr || device_ == nullptr) jobs_.back().map = map;
   return memory;
 }
 
@@ -255,11 +241,20 @@ Status WeightLoader::run_matrix(const Job& job) const {
   rows.data = stored[0].data;
   std::vector<std::byte> copied;
   if (!(expert ? job.source->in_place() : job.matrix->in_place())) {
-    copied.resize(rows.bytes);
+    copied.resize(expert ? rows.bytes : job.matrix->packed_rows_bytes());
     expert ? copy_expert(*job.source, job.expert, copied.data()) : copy_matrix(*job.matrix, copied.data());
     rows.data = copied.data();
   }
   Status status = expert ? check_expert(*job.source, job.expert, rows.data) : check_numbers(*job.matrix, rows.data);
+  std::vector<std::byte> picked;
+  if (job.rows.run > 0) {
+    const size_t row_bytes = stored_row_bytes(rows.format, cols_of(rows));
+    for (int64_t row = 0; row < rows.shape[0]; ++row) {
+      const std::byte* from = rows.data + row_bytes * static_cast<size_t>(job.rows.stored_row(row));
+      picked.insert(picked.end(), from, from + row_bytes);
+    }
+    rows.data = picked.data();
+  }
   if (status.ok()) status = backend_.pack(rows, job.packed);
   if (!status.ok()) return status;
   for (const TensorView& tensor : stored) checkpoint_.release(tensor);
@@ -293,6 +288,14 @@ Status WeightLoader::run_scales(const Job& job) const {
     }
     scales = scales_of(matrix, std::move(scales));
   }
+  if (job.rows.run > 0) {
+    const int64_t per_row = scales_per_row(matrix.layout, matrix.cols);
+    const int64_t rows = matrix.rows * job.rows.run / job.rows.step;
+    for (int64_t row = 0; row < rows; ++row) {  // each comes from its own place or from behind it
+      std::copy_n(scales.begin() + job.rows.stored_row(row) * per_row, per_row, scales.begin() + row * per_row);
+    }
+    scales.resize(static_cast<size_t>(rows * per_row));
+  }
   device_->upload(job.values, scales.data(), sizeof(float) * scales.size());
   return {};
 }
@@ -300,14 +303,16 @@ Status WeightLoader::run_scales(const Job& job) const {
 Status WeightLoader::upload_vector(const Job& job, std::vector<float> values) const {
   if (job.source && !dummy_seed_) values = part_of_biases(*job.source, values);
   if (job.tensor.rope_interleaved) undo_pairwise_order(job.tensor.head_dim, &values);
-  for (float& value : values) value = value * job.factor + job.add;
+  for (float& value : values) value = job.map ? job.map(value) : value * job.factor + job.add;
   device_->upload(job.values, values.data(), sizeof(float) * values.size());
   return {};
 }
 
 Status WeightLoader::run_dummy(const Job& job) const {
   TensorView tensor = job.tensor;
-  const std::string name = job.source ? tensor.name + std::to_string(job.expert) : tensor.name;
+  const bool one_of_many = job.source != nullptr || job.rows.first > 0;
+  const std::string name =
+      one_of_many ? tensor.name + std::to_string(job.source ? job.expert : job.rows.first) : tensor.name;
   const uint64_t seed = std::hash<std::string>()(name) ^ *dummy_seed_;
   if (job.packed) {
     const float deviation = is_scaled(tensor.format) ? kDummyScaledDeviation : dummy_deviation(cols_of(tensor));
@@ -320,8 +325,8 @@ Status WeightLoader::run_dummy(const Job& job) const {
   }
   const float mean = tensor.name.ends_with(".bias") ? 0.0f : 1.0f;  // of a norm
   const std::vector<std::byte> bytes = dummy_values(tensor, mean, 0.1f, seed);
-  std::vector<float> values(static_cast<size_t>(cols_of(tensor)));
-  if (Status status = dequantize_row(tensor.format, bytes.data(), cols_of(tensor), values.data()); !status.ok()) {
+  std::vector<float> values(static_cast<size_t>(values_of(tensor)));
+  if (Status status = dequantize_row(tensor.format, bytes.data(), values_of(tensor), values.data()); !status.ok()) {
     return status;
   }
   return upload_vector(job, std::move(values));

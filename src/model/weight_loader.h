@@ -29,13 +29,18 @@ class WeightLoader {
 
   // The matrix `name` [rows, cols] and its scales, with `bias_name` [rows] unless empty. Asked twice, packed once.
   Weight matrix(const std::string& name, const std::string& bias_name = "", MatrixRole role = MatrixRole::kProjection);
+  // The matrix `name` of heads with 2 * head_rows rows each, as one of their first halves and one of their second.
+  std::pair<Weight, Weight> halves_of_heads(const std::string& name, int64_t head_rows);
   // One matrix of every expert of a layer, with its bias and its scales.
   ExpertWeights experts(int32_t layer, ExpertPart part);
   // The vector `name` in fp32, each value times `factor`, plus `add`.
   const float* vector(const std::string& name, float add = 0.0f, float factor = 1.0f);
+  // The same with `map` of each value.
+  const float* mapped_vector(const std::string& name, float (*map)(float));
   // A constant of the architecture, not of the checkpoint.
   const float* constant(const std::vector<float>& values);
 
+  const Backend& backend() const { return backend_; }
   // The first error of any call above.
   const Status& status() const { return status_; }
   size_t bytes() const { return bytes_; }
@@ -46,22 +51,32 @@ class WeightLoader {
   Status load(int threads, const std::function<void(size_t, size_t)>& progress);
 
  private:
+  // Which rows of a stored matrix are packed: runs of `run` rows, `step` apart, from `first` on; run 0: all.
+  struct RowRuns {
+    int64_t run = 0, step = 0, first = 0;
+    int64_t stored_row(int64_t row) const { return run == 0 ? row : row / run * step + row % run + first; }
+  };
+
   struct Job {
     TensorView tensor;           // a vector as it is stored, or a matrix as it is packed; data null for a dummy
     void* packed = nullptr;      // a matrix's destination, or
     float* values = nullptr;     // a vector's or those of a matrix's scales
     float add = 0.0f, factor = 1.0f;
+    float (*map)(float) = nullptr;
     size_t bytes = 0;
     std::shared_ptr<const MatrixSource> matrix;  // `packed` is its rows, or `values` are its scales
     std::shared_ptr<const ExpertSource> source;  // `packed` is of its expert `expert`, or `values` are its biases
     int64_t expert = 0;
+    RowRuns rows;                // of `matrix`
   };
 
   const TensorView* find(const std::string& name);
   std::shared_ptr<const MatrixSource> find_source(const std::string& name);
   void* claim(size_t bytes);
   float* claim_values(int64_t count);
-  void add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory);
+  Weight claim_matrix(const std::shared_ptr<const MatrixSource>& source, MatrixRole role, int64_t rows,
+                      const RowRuns& runs);
+  void add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory, const RowRuns& runs);
   Status run(const Job& job) const;
   Status run_dummy(const Job& job) const;
   Status run_matrix(const Job& job) const;

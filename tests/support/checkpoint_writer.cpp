@@ -29,6 +29,10 @@ struct Spread {
 };
 Spread spread_of(const ModelTensor& tensor, bool norm_plus_one) {
   const std::string& name = tensor.name;
+  if (ends_with(name, "linear_attn.norm.weight")) return {1, 0.1};  // the one norm that is no (1 + w)
+  if (ends_with(name, ".A_log")) return {-3, 1};                     // heads remember some ten or hundred tokens
+  if (ends_with(name, ".dt_bias")) return {0, 1};
+  if (ends_with(name, ".conv1d.weight")) return {0, 0.6};
   if (tensor.shape.size() == 1) {
     const bool bias = ends_with(name, ".bias");
     return bias ? Spread{0, 0.3} : Spread{norm_plus_one ? 0.0 : 1.0, 0.1};
@@ -78,8 +82,7 @@ void add_random_nvfp4(const std::string& name, int64_t rows, int64_t cols, doubl
   writer->add_bytes(name + "_scale_2", {}, std::string(reinterpret_cast<const char*>(&scale), sizeof scale), "F32");
 }
 
-// Matrices [experts, rows, cols], rows of gate and up in turn; in 16 bits x is on their left. Gemma 4: gate's rows first,
-// no biases.
+// Matrices [experts, rows, cols], rows of gate and up in turn; in 16 bits x is on their left, or gate's rows come first.
 void add_random_experts(const ModelConfig& config, std::mt19937_64& random, CheckpointWriter* writer) {
   std::normal_distribution<double> normal;
   const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, double deviation) {
@@ -189,6 +192,16 @@ nlohmann::json tiny_gemma4_config(bool nvfp4) {
                  {"final_logit_softcapping", 30.0}});
   config.erase("rope_theta");
   if (nvfp4) config["quantization_config"] = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
+  return config;
+}
+
+nlohmann::json tiny_qwen35_config() {
+  nlohmann::json config = tiny_config();
+  config.update({{"architectures", {"Qwen3_5MoeForCausalLM"}}, {"model_type", "qwen3_5_moe_text"},
+                 {"num_hidden_layers", 4}, {"partial_rotary_factor", 0.25}, {"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4}, {"linear_key_head_dim", 16}, {"linear_value_head_dim", 16},
+                 {"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32},
+                 {"shared_expert_intermediate_size", 32}});
   return config;
 }
 

@@ -39,6 +39,8 @@ class TempDir {
 // Configurations of tiny models (256 tokens, hidden 64), as config.json spells them; tests change keys as they need.
 nlohmann::json tiny_llama_config();
 nlohmann::json tiny_qwen3_config();
+// 3 layers of linear attention, then a full one; 8 experts, 2 a token, and a shared one.
+nlohmann::json tiny_qwen35_config();
 // 4 layers, sliding windows of 32 keys but for the last layer: two KV groups.
 nlohmann::json tiny_gemma3_config();
 

@@ -218,7 +218,7 @@ void run_block(const Step& step, const GatedDeltaBlock& block) {
   }
   const Weight* out[] = {&block.out};
   prepare_inputs(step, out, 1, {}, s.delta_out, block.out.cols, tokens);
-  add_product(step, block.out, {});
+  add_product(step, block.out, {}, nullptr);
 }
 
 }  // namespace tailrace::cpu
