@@ -50,8 +50,8 @@ Model two_groups() {
 EngineLimits small_limits() { return {.max_rows = 4, .chunk_size = 256, .max_total_tokens = 8192}; }
 
 // Of a model with dummy weights, described only: nothing is claimed.
-Expected<Model> describe_gpt_oss(const char* size, const Backend& backend, size_t* bytes) {
-  const std::string folder = std::string(TAILRACE_SOURCE_DIR "/configs/gpt-oss-") + size;
+Expected<Model> describe(const std::string& name, const Backend& backend, size_t* bytes) {
+  const std::string folder = TAILRACE_SOURCE_DIR "/configs/" + name;
   const auto checkpoint = Checkpoint::open_config(folder);
   if (!checkpoint) return fail(checkpoint.error());
   const auto config = load_model_config(**checkpoint);
@@ -68,10 +68,10 @@ TEST(GptOss, the_bundled_configurations_have_the_published_shapes) {
     double bytes;  // of the published checkpoint; here biases and norms are in fp32
     size_t layers;
   };
-  for (const Size& size : {Size{"20b", 13.76e9, 24}, Size{"120b", 65.25e9, 36}}) {
+  for (const Size& size : {Size{"gpt-oss-20b", 13.76e9, 24}, Size{"gpt-oss-120b", 65.25e9, 36}}) {
     SCOPED_TRACE(size.name);
     size_t bytes = 0;
-    const auto model = describe_gpt_oss(size.name, NoBackend(), &bytes);
+    const auto model = describe(size.name, NoBackend(), &bytes);
     ASSERT_TRUE(model.has_value()) << model.error().message();
     EXPECT_NEAR(static_cast<double>(bytes) / size.bytes, 1, 0.005);
     ASSERT_EQ(model->groups.size(), 2u);
@@ -81,9 +81,21 @@ TEST(GptOss, the_bundled_configurations_have_the_published_shapes) {
   }
 }
 
+TEST(Qwen35, the_bundled_configuration_has_the_published_size_and_its_states) {
+  size_t bytes = 0;
+  const auto model = describe("qwen3.6-35b-a3b", NoBackend(), &bytes);
+  ASSERT_TRUE(model.has_value()) << model.error().message();
+  EXPECT_NEAR(static_cast<double>(bytes) / 20.8e9, 1, 0.01);  // of text: no vision, no MTP
+  ASSERT_EQ(model->groups.size(), 1u);
+  EXPECT_EQ(model->groups[0].num_layers, 10);
+  EXPECT_EQ(model->states.num_layers, 30);
+  EXPECT_NEAR(static_cast<double>(model->states.bytes()), 62.9e6 + 2.9e6, 1e5);
+  EXPECT_EQ(model->blocks.size(), 1 + 30 * 2 + 10 * 4 + 1u);
+}
+
 TEST(GptOss, a_backend_without_experts_refuses_the_model_before_it_loads) {
   size_t bytes = 0;
-  const auto model = describe_gpt_oss("20b", NoExperts(), &bytes);
+  const auto model = describe("gpt-oss-20b", NoExperts(), &bytes);
   ASSERT_FALSE(model.has_value());
   EXPECT_EQ(model.error().code(), StatusCode::kUnsupported);
   EXPECT_EQ(model.error().message(), "tensor model.layers.0.mlp.experts.gate_proj.weight: no experts here");
