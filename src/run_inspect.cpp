@@ -17,8 +17,9 @@ void print_mlp(const ModelConfig& c) {
     return;
   }
   if (c.experts > 0) {
-    std::printf("moe              %d experts, %d a token, intermediate %lld, %s, beside a dense branch\n", c.experts,
-                c.experts_per_token, static_cast<long long>(c.expert_intermediate), activation);
+    std::printf("moe              %d experts, %d a token, intermediate %lld, %s, beside a %s\n", c.experts,
+                c.experts_per_token, static_cast<long long>(c.expert_intermediate), activation,
+                c.shared_expert ? "shared expert with a gate" : "dense branch");
   }
   std::printf("mlp              intermediate %lld, %s\n", static_cast<long long>(c.intermediate), activation);
 }
@@ -29,8 +30,17 @@ void print_architecture(const ModelConfig& c) {
   std::printf("attention        %d query heads, %d KV heads, head dim %d, scale %g%s%s%s\n", c.q_heads, c.kv_heads,
               c.head_dim, c.attention_scale, c.qkv_bias ? ", biases on q k v" : "", c.qk_norm ? ", q and k normed" : "",
               c.sinks ? ", sinks" : "");
-  int full = 0, window = 0;
-  for (int32_t w : c.window) (w == 0 ? full : window)++;
+  int full = 0, window = 0, recurrent = 0;
+  for (size_t layer = 0; layer < c.window.size(); ++layer) {
+    const bool linear = !c.recurrent.empty() && c.recurrent[layer];
+    (linear ? recurrent : c.window[layer] == 0 ? full : window)++;
+  }
+  if (recurrent > 0) {
+    std::printf("layers           %d full%s, %d of linear attention\n", full, c.attention_gate ? " with gates on their output" : "",
+                recurrent);
+    std::printf("linear attention gated delta rule, %d key heads of %d, %d value heads of %d, convolution of %d\n",
+                c.linear.k_heads, c.linear.k_dim, c.linear.v_heads, c.linear.v_dim, c.linear.conv_width);
+  }
   if (window > 0) {
     int32_t width = 0;
     for (int32_t w : c.window) width = std::max(width, w);

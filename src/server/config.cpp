@@ -54,6 +54,8 @@ void add_model_options(CLI::App& app, ServeConfig& config) {
   add_choice(app, "--load-format", model.load_format,
              {{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}}, "dummy: random weights, for speed tests")
       ->group("Model");
+  app.add_flag_callback("--text-model-only", [] {}, "what a checkpoint has for images is left alone: it always is")
+      ->group("Model");
   add_choice(app, "--tool-call-parser", model.tool_call_parser, tool_format_names(),
              "how the model writes tool calls (default: auto, from its chat template)")->group("Model");
   add_choice(app, "--reasoning-parser", model.reasoning_parser, reasoning_format_names(),
