@@ -268,9 +268,11 @@ void Scheduler::Impl::admit_waiting(int32_t share) {
 int32_t Scheduler::Impl::sharable_len(const Sequence& row, int32_t common_len) const {
   if (!config.kv.states.recurrent) return common_len;
   if (!index.keeps_checkpoints()) return 0;
+  const StateIndexConfig& states = config.kv.states;
   const int32_t end = (row.prefill_len - 1) / index.block_size() * index.block_size();
-  const int32_t interval = config.kv.states.checkpoint_interval;
-  return end <= common_len ? end : common_len / interval * interval;
+  if (end <= common_len && end - row.checkpoint_len >= states.checkpoint_min_tokens) return end;
+  const int32_t last = row.checkpoint_len <= common_len ? row.checkpoint_len : 0;
+  return std::max(last, common_len / states.checkpoint_interval * states.checkpoint_interval);
 }
 
 // Whether a row in prefill will give the tree more of this prompt than it has now, for a wait of at

@@ -209,6 +209,25 @@ TEST(Hazard12, checkpoints_are_evicted_by_an_order_of_their_own_and_never_while_
   EXPECT_EQ(engine.violation(), "");
 }
 
+TEST(Hazard12, a_prompt_waits_for_anothers_prefix_only_where_that_leaves_a_checkpoint) {
+  const auto rows_at_once = [](int32_t min_tokens) {
+    SchedulerConfig config = recurrent_config();
+    config.kv.states.checkpoint_interval = 2048;
+    config.kv.states.checkpoint_min_tokens = min_tokens;
+    config.chunk_size = config.max_step_tokens = 256;
+    SimEngine engine(config);
+    const auto a = make_request(family_tokens(1, 90), 2);
+    EXPECT_TRUE(engine.admit(a).ok() && engine.admit(copy_of(*a)).ok());
+    engine.turn(1);
+    const size_t rows = engine.last_plan().rows.size();
+    engine.run_until_idle(1);
+    EXPECT_EQ(engine.violation(), "");
+    return rows;
+  };
+  EXPECT_EQ(rows_at_once(8), 1u);
+  EXPECT_EQ(rows_at_once(128), 2u);
+}
+
 TEST(Hazard12, a_long_prompt_keeps_its_first_checkpoints_and_its_last) {
   SchedulerConfig config = recurrent_config(4);
   SimEngine engine(config);
