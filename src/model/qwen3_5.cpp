@@ -55,6 +55,9 @@ void read_qwen35(ConfigFields& fields, ModelConfig* config) {
   config->qk_norm = config->norm_plus_one = config->attention_gate = true;
   read_layers(fields, config);
   read_linear_attention(fields, &config->linear);
+  if (!fields.flag_or("attn_output_gate", true)) {
+    fields.fault(StatusCode::kUnsupported, "attention without attn_output_gate is not supported");
+  }
   if (config->qkv_bias || config->o_bias) fields.fault(StatusCode::kUnsupported, "attention_bias is not supported");
   if (config->architecture != Architecture::kQwen35Moe) return;
   config->experts = static_cast<int32_t>(fields.integer_or("num_experts", 256, 1, 4096));

@@ -103,6 +103,7 @@ TEST(Qwen35, what_cannot_be_is_named) {
                   "layer type 'sliding_attention' is not supported");
   expect_rejected(with("linear_num_value_heads", 24), "linear_num_value_heads is no multiple of linear_num_key_heads");
   expect_rejected(with("linear_conv_kernel_dim", 1), "linear_conv_kernel_dim");
+  expect_rejected(with("attn_output_gate", false), "without attn_output_gate is not supported");
   expect_rejected(with("attention_bias", true), "attention_bias is not supported");
   expect_rejected(with("num_experts_per_tok", 300), "300 of 256 experts a token is out of range");
 }
