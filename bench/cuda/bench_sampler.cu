@@ -26,7 +26,7 @@ int pick(int bound) { return static_cast<int>(rng() % static_cast<uint64_t>(boun
 constexpr RowSampling kPlain = {.temperature = 1, .top_p = 1, .min_p = 0, .repetition_penalty = 1,
                                 .presence_penalty = 0, .frequency_penalty = 0, .top_k = 0, .num_top_logprobs = -1,
                                 .seed = 0, .choice_index = 0, .prompt_len = 0, .num_bias = 0, .num_stop_ids = 0,
-                                .min_len = 0};
+                                .min_len = 0, .constrained = 0};
 
 struct Row {
   std::string name;
@@ -34,14 +34,16 @@ struct Row {
   std::vector<float> logits;
   std::vector<TokenId> log, bias_ids, stop_ids;
   std::vector<float> bias_values;
-  bool samples = true, idle = false;
+  std::vector<uint32_t> mask;  // empty: unconstrained
+  bool samples = true, idle = false, late = false;
 
   SampleInput input() {
     sampling.num_bias = static_cast<int32_t>(bias_ids.size());
     sampling.num_stop_ids = static_cast<int32_t>(stop_ids.size());
+    sampling.constrained = mask.empty() ? 0 : 1;
     return {.logits = logits.data(), .vocab = static_cast<int64_t>(logits.size()), .sampling = &sampling,
             .log = log.data(), .log_len = static_cast<int32_t>(log.size()), .bias_ids = bias_ids.data(),
-            .bias_values = bias_values.data(), .stop_ids = stop_ids.data()};
+            .bias_values = bias_values.data(), .stop_ids = stop_ids.data(), .mask = mask.empty() ? nullptr : mask.data()};
   }
 };
 
@@ -65,6 +67,8 @@ struct Problem {
   Buffer<int32_t> stopped;
   Buffer<char> scratch;
   SampledRow* ring = nullptr;
+  uint32_t* masks = nullptr;  // pinned, as the engine's
+  int32_t* mask_len = nullptr;
 
   static int64_t longest_log(const std::vector<Row>& rows) {
     size_t longest = 0;
@@ -81,6 +85,12 @@ struct Problem {
     const size_t ring_bytes = sizeof(SampledRow) * kRing * num_rows;
     GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&ring), ring_bytes, cudaHostAllocMapped));
     std::memset(ring, 0xab, ring_bytes);
+    const int64_t words = mask_words(vocab);
+    GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&masks), sizeof(uint32_t) * words * (num_rows + 1),
+                            cudaHostAllocMapped));
+    GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&mask_len), sizeof(int32_t) * (num_rows + 1), cudaHostAllocMapped));
+    std::fill_n(masks, words * (num_rows + 1), 0u);
+    std::fill_n(mask_len, num_rows + 1, -1);
     std::fill(logits.host.begin(), logits.host.end(), 1e30f);  // padding must never be chosen
     std::fill(log.host.begin(), log.host.end(), -7);
     for (int r = 0; r < num_rows; ++r) {
@@ -89,6 +99,8 @@ struct Problem {
       const int slot = num_rows - r;
       batch.host[r] = {slot, r, 1, row.idle ? 0 : static_cast<int32_t>(row.log.size()), row.samples ? 1 : 0};
       sampling.host[slot] = row.sampling;
+      std::copy(row.mask.begin(), row.mask.end(), masks + slot * words);
+      mask_len[slot] = static_cast<int32_t>(row.log.size()) - (row.late ? 1 : 0);
       std::copy(row.logits.begin(), row.logits.end(), logits.host.begin() + r * stride);
       std::copy(row.log.begin(), row.log.end(), log.host.begin() + slot * log_stride);
       std::copy(row.bias_ids.begin(), row.bias_ids.end(), bias_ids.host.begin() + slot * kMaxLogitBias);
@@ -98,7 +110,7 @@ struct Problem {
     logits.upload(), batch.upload(), log.upload(), bias_ids.upload(), bias_values.upload(), stop_ids.upload();
     sampling.upload(), stopped.upload();
   }
-  ~Problem() { cudaFreeHost(ring); }
+  ~Problem() { cudaFreeHost(ring), cudaFreeHost(masks), cudaFreeHost(mask_len); }
 
   cuda::SamplerParams params() {
     SampledRow* mapped = nullptr;
@@ -106,7 +118,7 @@ struct Problem {
     return {.logits = logits.device, .vocab = vocab, .vocab_stride = stride, .rows = batch.device, .num_rows = num_rows,
             .state = {.token_log = log.device, .log_stride = log_stride, .sampling = sampling.device,
                       .bias_ids = bias_ids.device, .bias_values = bias_values.device, .stop_ids = stop_ids.device,
-                      .stopped = stopped.device},
+                      .stopped = stopped.device, .masks = masks, .mask_len = mask_len, .mask_words = mask_words(vocab)},
             .sampled_ring = mapped, .ring = kRing, .ring_stride = num_rows, .step = step.device,
             .scratch = scratch.device};
   }
@@ -142,6 +154,9 @@ std::vector<double> processed(Row& row) {
   }
   if (static_cast<int32_t>(row.log.size()) < s.min_len) {
     for (TokenId id : row.stop_ids) x[id] = -kInf;
+  }
+  for (size_t i = 0; i < x.size() && !row.mask.empty(); ++i) {
+    x[i] = (row.mask[i / 32] >> (i % 32) & 1) == 0 ? -kInf : x[i] > kBanned ? x[i] : kBanned;
   }
   std::vector<double> clean(x.size());
   for (size_t i = 0; i < x.size(); ++i) clean[i] = std::isnan(x[i]) ? -kInf : std::min(x[i], 3.4028234e38f);
@@ -240,8 +255,39 @@ void min_len(Row& r) {
 }
 void greedy(Row& r) { r.sampling.temperature = 0; }
 
+// `count` random ids may come, or one in two of all; never the likeliest.
+void allow(Row& r, int count) {
+  const auto n = static_cast<int>(r.logits.size());
+  r.mask.assign(mask_words(n), 0);
+  for (uint32_t& word : r.mask) word = count == 0 ? static_cast<uint32_t>(rng()) : 0;
+  for (int i = 0; i < count; ++i) {
+    const int id = pick(n);
+    r.mask[id / 32] |= 1u << (id % 32);
+  }
+  const auto best = static_cast<size_t>(std::max_element(r.logits.begin(), r.logits.end()) - r.logits.begin());
+  r.mask[best / 32] &= ~(1u << (best % 32));
+  const int last = best == static_cast<size_t>(n - 1) ? 0 : n - 1;  // the last word counts, and one at least is allowed
+  r.mask[last / 32] |= 1u << (last % 32);
+}
+
 std::vector<Kind> kinds() {
   return {
+      {"mask, greedy", [](Row& r) { greedy(r), allow(r, 0); }},
+      {"mask of 3, greedy", [](Row& r) { greedy(r), allow(r, 3); }},
+      {"mask, drawn", [](Row& r) { allow(r, 0); }},
+      {"mask of 40, drawn", [](Row& r) { allow(r, 40); }},
+      {"mask, top_k, top_p", [](Row& r) { allow(r, 0), filters(r, 20, 0.95f, 0, 0.7f); }},
+      {"mask of 3, top_k, top_p", [](Row& r) { allow(r, 3), filters(r, 20, 0.95f, 0, 0.7f); }},
+      {"mask of 40, top_p", [](Row& r) { allow(r, 40), filters(r, 0, 0.9f, 0); }},
+      {"mask of 40, min_p", [](Row& r) { allow(r, 40), filters(r, 0, 1, 0.05f); }},
+      {"mask, NaN and -inf", [](Row& r) { greedy(r), strange(r), allow(r, 5); }},
+      {"mask of NaN alone", [](Row& r) { for (float& x : r.logits) x = NAN; allow(r, 5); }},
+      {"mask, bias, penalties, logprobs", [](Row& r) {
+         fill_log(r, 500), penalties(r, 1.1f, 0.1f, 0.1f), bias(r, 100), allow(r, 0), filters(r, 40, 0.9f, 0);
+         r.sampling.num_top_logprobs = 20;
+       }},
+      {"mask that is late", [](Row& r) { allow(r, 0), r.late = true, r.stop_ids = {3}; }},
+      {"mask that is late, filters", [](Row& r) { allow(r, 0), filters(r, 20, 0.9f, 0), r.late = true; }},
       {"greedy", greedy},
       {"greedy by top_k 1", [](Row& r) { filters(r, 1, 0.9f, 0); }},
       {"greedy, ties", [](Row& r) { greedy(r), quantise(r); }},
@@ -330,11 +376,11 @@ void compare(Problem& p, Row& row, int r, const SampledRow& got, std::vector<cha
   const TokenId* log = p.log.host.data() + (p.num_rows - r) * p.log_stride;
   const bool log_kept = std::equal(row.log.begin(), row.log.end(), log) && log[row.log.size() + 1] == -7;
   v.rows++;
-  const bool stops = row.samples && static_cast<int32_t>(row.log.size()) >= row.sampling.min_len &&
-                     std::find(row.stop_ids.begin(), row.stop_ids.end(), got.id) != row.stop_ids.end();
+  const bool stops = row.late || (row.samples && static_cast<int32_t>(row.log.size()) >= row.sampling.min_len &&
+                     std::find(row.stop_ids.begin(), row.stop_ids.end(), got.id) != row.stop_ids.end());
   v.wrong += p.stopped.host[p.num_rows - r] != (stops ? 1 : 0);
-  if (row.idle) std::memcpy(&untouched, &kNoToken, sizeof kNoToken);
-  if (!row.samples) {
+  if (row.idle || row.late) std::memcpy(&untouched, &kNoToken, sizeof kNoToken);
+  if (!row.samples || row.late) {
     v.wrong += !log_kept || log[row.log.size()] != -7 || std::memcmp(&got, &untouched, sizeof got) != 0;
     return;
   }
@@ -490,6 +536,9 @@ void run_bench() {
       {"top_p 0.9, flat", [](Row& r) { filters(r, 0, 0.9f, 0, 3); }},
       {"min_p 0.05", [](Row& r) { filters(r, 0, 1, 0.05f); }},
       {"top_k 5000", [](Row& r) { filters(r, 5000, 1, 0); }},
+      {"mask, temperature", [](Row& r) { allow(r, 0); }},
+      {"mask, top_k 20, top_p", [](Row& r) { allow(r, 0), filters(r, 20, 0.95f, 0); }},
+      {"mask of 3, top_k, top_p", [](Row& r) { allow(r, 3), filters(r, 20, 0.95f, 0); }},
       {"penalties, log 4000", [](Row& r) { fill_log(r, 4000), penalties(r, 1.1f, 0.1f, 0.1f); }},
       {"logprobs 5", [](Row& r) { greedy(r), r.sampling.num_top_logprobs = 5; }}};
   std::printf("%-22s %5s %9s %8s\n", "vocab 201088", "rows", "us", "GB/s");

@@ -6,6 +6,8 @@
 // of the blocks bound the k-th largest of all from below, so that few blocks are read and the survivors are sorted in
 // shared memory. Where they do not fit there (flat distributions, large k, ties) the cut is found by histograms over
 // the row.
+// Masks. A constrained row's lies in pinned memory, with the length that it belongs to. Each scan CTA looks for itself; a
+// row of which one came before the mask is late: it gets no token, and its stop flag.
 // Order. Tokens are compared as 64-bit composites (key, ~id), key = the value or the probability as ordered bits: no
 // ties, so the lower id wins by itself. Sums that decide a cut or a draw are integers (probability x 2^44): exact in
 // any order.
@@ -84,6 +86,7 @@ __device__ void list_probabilities(const RowView& row, int n, ChooseShared& s) {
 __device__ int32_t choose_filtered(const RowView& row, const RowSampling& rs, const RowNeeds& needs, double u,
                                    ChooseShared& s) {
   const bool by_mass = needs.top_p && !needs.top_k;
+  const uint32_t least = needs.constrained ? value_key(kBanned) : 0;  // what a mask forbids lies below
   // Long tails get a second chance: with 5/8 of the blocks about as many tokens as there are blocks are listed.
   const int tail_blocks = row.vocab <= kCapacity ? INT_MAX / 2 : static_cast<int>(row.vocab / kBlock * 5 / 8);
   for (const int top_p_blocks : {row.vocab <= kCapacity ? tail_blocks : min(kTopPBlocks, tail_blocks), tail_blocks}) {
@@ -93,6 +96,7 @@ __device__ int32_t choose_filtered(const RowView& row, const RowSampling& rs, co
     } else {  // a little below the value whose probability is min_p
       threshold = value_key(clean(row.max + (logf(rs.min_p) - 1e-3f) * rs.temperature - fabsf(row.max) * 1e-6f));
     }
+    threshold = max(threshold, least);
     int n = collect_blocks(row, threshold, s);
     if (n > kCapacity) break;
     if (needs.top_k) {
@@ -125,7 +129,9 @@ __device__ __forceinline__ void load_stats(const ChunkStats* stats, int chunks, 
 __device__ void join_chunks(const ChunkStats (&mine)[kChunksPerLane], float inv_t, double u, ChooseShared& s) {
   const int lane = threadIdx.x;
   uint32_t key = 0, raw_key = 0, arg = kAll;
+  bool late = false;
   for (int i = 0; i < kChunksPerLane; ++i) {
+    late |= mine[i].argmax == kLate;
     if (value_key(mine[i].max) > key) key = value_key(mine[i].max), arg = mine[i].argmax;
     raw_key = max(raw_key, value_key(mine[i].raw_max));
   }
@@ -166,7 +172,9 @@ __device__ void join_chunks(const ChunkStats (&mine)[kChunksPerLane], float inv_
     s.draw_chunk = static_cast<int>(chosen), s.draw_max = mine[i].max;
     s.draw_fraction = passed != kAll ? fraction : 1.0;
   }
+  late = __any_sync(kAll, late) != 0;
   if (lane == 0) {
+    s.late = late;
     s.stats = {max, static_cast<int32_t>(arg), 0, raw_max, 0};
     s.total = total, s.raw_total = raw_sum;
   }
@@ -223,6 +231,11 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
   const double u = uniform_draw(rs.seed, rs.choice_index, static_cast<uint32_t>(r.kv_len));
   if (threadIdx.x < 32) join_chunks(mine, inv_t, u, s);
   __syncthreads();
+  if (s.late) {
+    if (threadIdx.x == 0) *out = static_cast<uint32_t>(kNoToken), __threadfence_system(), p.state.stopped[r.slot] = 1;
+    if (may_need_help) end_jobs(s);
+    return;
+  }
   const float* logits = p.logits + row * p.vocab_stride;
   const int num_blocks = scratch.chunks * kBlocksPerChunk;
   const uint32_t* raw_keys = needs.processed ? scratch.raw_block_keys : scratch.block_keys;

@@ -31,7 +31,8 @@ size_t sampler_scratch_bytes(int max_rows, int64_t vocab);
 
 // Chooses a token for each row that samples as sample_row does (log_len = kv_len): writes id, logprob, num_top and that
 // many top entries to its ring slot, the id to token_log[slot][kv_len], and stopped[slot] = 1 where it is one of the row's stop
-// ids and kv_len >= min_len. An idle row's ring slot gets kNoToken. Same row, same token, whatever the other
+// ids and kv_len >= min_len. An idle row's ring slot gets kNoToken; so does that of a constrained row whose mask is not
+// there in time, and its stopped is set. Same row, same token, whatever the other
 // rows and the GPU; sums run in another order than the CPU's, so a draw within rounding of an edge may differ.
 // Bytes: one pass over the logits when greedy or unfiltered; top_k, top_p and min_p re-read the blocks that can matter,
 // or the row a few times when those are too many. cudaErrorInvalidValue: a shape outside of the bounds above.

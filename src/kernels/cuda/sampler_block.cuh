@@ -86,6 +86,7 @@ struct ChooseShared {
   int num_blocks, num_list;
   uint64_t found[3];
   int32_t id;
+  bool late;             // some chunk's CTA came before the row's mask
   uint32_t out[sizeof(SampledRow) / 4];
 };
 

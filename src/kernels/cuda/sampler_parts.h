@@ -20,6 +20,7 @@ inline constexpr int kBlocksPerChunk = kChunk / kBlock;
 inline constexpr int kMaxChunks = kMaxSampledVocab / kChunk;
 inline constexpr unsigned kAll = 0xffffffffu;
 inline constexpr float kLowest = -HUGE_VALF;
+inline constexpr int32_t kLate = -1;  // a chunk's argmax: its CTA came before the row's mask
 
 struct ChunkStats {
   float max;         // of clean processed logits
@@ -50,11 +51,12 @@ struct Scratch {
 
 // What a row asks for; the same in both kernels.
 struct RowNeeds {
-  bool penalties, processed, greedy, top_k, top_p, filtered, logprobs, tops;
+  bool penalties, constrained, processed, greedy, top_k, top_p, filtered, logprobs, tops;
 
   __device__ RowNeeds(const RowSampling& s, int kv_len, int64_t vocab) {
     penalties = s.repetition_penalty != 1.0f || s.presence_penalty != 0.0f || s.frequency_penalty != 0.0f;
-    processed = penalties || s.num_bias > 0 || (s.num_stop_ids > 0 && kv_len < s.min_len);
+    constrained = s.constrained != 0;
+    processed = penalties || constrained || s.num_bias > 0 || (s.num_stop_ids > 0 && kv_len < s.min_len);
     greedy = !(s.temperature > kGreedyTemperature) || s.top_k == 1;
     top_k = !greedy && s.top_k > 0 && s.top_k < vocab;
     top_p = !greedy && s.top_p < 1.0f;

@@ -20,6 +20,31 @@ __device__ __forceinline__ int place_of(int j) {
   return (threadIdx.x >> 5) * (kChunk / (kScanThreads / 32)) + j * kBlock + (threadIdx.x & 31) * 4;
 }
 
+// Whether the row's mask follows its kv_len tokens; the same on every thread. The host writes it while the step runs: the
+// mask is read after the length, and by no cached load.
+__device__ bool mask_is_there(const RowStateView& state, const BatchRow& r) {
+  int32_t len = 0;
+  if (threadIdx.x == 0) {
+    asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(len) : "l"(state.mask_len + r.slot) : "memory");
+  }
+  return __syncthreads_or(threadIdx.x == 0 && len == r.kv_len) != 0;
+}
+
+// What the mask allows stays above what it forbids, whatever the logits are, as the CPU's apply_mask.
+__device__ void mask_chunk(const RowStateView& state, const BatchRow& r, int first, int count, float (&value)[kPerThread]) {
+  const uint32_t* mask = state.masks + r.slot * state.mask_words;
+#pragma unroll
+  for (int j = 0; j < kPerThread / 4; ++j) {
+    const int place = place_of(j);  // a multiple of four, as `first` is of 32: four bits of one word
+    const uint32_t word = place < count ? __ldcv(mask + (first + place) / 32) >> (place % 32) : 0;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      float& v = value[4 * j + c];
+      v = place + c >= count || (word >> c & 1) == 0 ? kLowest : v > kBanned ? v : kBanned;
+    }
+  }
+}
+
 // Occurrences of the chunk's ids: every CTA reads the whole log, so no table over the vocabulary has to be cleared.
 __device__ void count_log(const RowStateView& state, const BatchRow& r, const RowSampling& s, int first, int count,
                           ScanShared& shared) {
@@ -140,6 +165,11 @@ __global__ void __launch_bounds__(kScanThreads, 6) scan_kernel(const SamplerPara
   const RowNeeds needs(s, r.kv_len, p.vocab);
   const int64_t at = int64_t{row} * scratch.chunks + chunk;
   ChunkStats stats = {};
+  if (needs.constrained && !mask_is_there(p.state, r)) {
+    stats.argmax = kLate;
+    if (threadIdx.x == 0) scratch.stats[at] = stats;
+    return;
+  }
   // The raw logits' statistics serve the choice as well, unless the row changes them.
   uint32_t* raw_keys = needs.processed ? (needs.tops ? scratch.raw_block_keys : nullptr)
                                        : (needs.tops || needs.filtered ? scratch.block_keys : nullptr);
@@ -151,6 +181,7 @@ __global__ void __launch_bounds__(kScanThreads, 6) scan_kernel(const SamplerPara
   }
   if (needs.processed) {
     process_chunk(p.state, r, s, needs, first, count, raw, shared);
+    if (needs.constrained) mask_chunk(p.state, r, first, count, raw);
     const uint2 best = chunk_argmax(raw, needs.filtered ? scratch.block_keys + at * kBlocksPerChunk : nullptr, shared);
     stats.max = key_value(best.x);
     stats.argmax = first + static_cast<int>(best.y);
