@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine_setup.h"
+#include "output/answer_grammar.h"
 #include "run.h"
 #include "server/http_server.h"
 
@@ -137,6 +138,10 @@ int run_serve(const ServeConfig& config) {
   model.name = served_name(config);
   model.text = *text;
   model.output = *output;
+  const TextModel& served = *model.text;
+  auto grammars = Grammars::create(served.tokenizer, served.eos_ids, control_ids(*output, *served.tokenizer));
+  if (grammars) model.grammars = std::move(*grammars);
+  if (!grammars) model.no_grammars_reason = grammars.error().message();
   model.context_length = report.memory.context_length;
   model.vocab_size = static_cast<int32_t>(report.memory.step.vocab);
   model.max_running_requests = report.memory.step.max_rows;

@@ -38,15 +38,6 @@ ReasoningFormat reasoning_of(std::string_view source) {
   return ReasoningFormat::kNone;
 }
 
-std::optional<ThinkMarkers> think_markers(ReasoningFormat format) {
-  switch (format) {
-    case ReasoningFormat::kQwen3: return ThinkMarkers{"<think>", "</think>"};
-    case ReasoningFormat::kMistral: return ThinkMarkers{"[THINK]", "[/THINK]"};
-    case ReasoningFormat::kGemma4: return ThinkMarkers{"<|channel>", "<channel|>", "thought\n", /*reopens=*/true};
-    default: return std::nullopt;
-  }
-}
-
 std::unique_ptr<ToolStage> make_stage(ToolFormat format, std::shared_ptr<const OfferedTools> tools) {
   if (!tools || tools->empty()) return nullptr;
   switch (format) {
@@ -68,6 +59,15 @@ std::string name_of(const std::map<std::string, Format>& names, Format format) {
 }
 
 }  // namespace
+
+std::optional<ThinkMarkers> think_markers(ReasoningFormat format) {
+  switch (format) {
+    case ReasoningFormat::kQwen3: return ThinkMarkers{"<think>", "</think>"};
+    case ReasoningFormat::kMistral: return ThinkMarkers{"[THINK]", "[/THINK]"};
+    case ReasoningFormat::kGemma4: return ThinkMarkers{"<|channel>", "<channel|>", "thought\n", /*reopens=*/true};
+    default: return std::nullopt;
+  }
+}
 
 const std::map<std::string, ToolFormat>& tool_format_names() {
   static const std::map<std::string, ToolFormat> names = {

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,9 @@ struct OutputFormat {
 Expected<OutputFormat> settle_output_format(ToolFormat tools, ReasoningFormat reasoning, const TextModel& text);
 // "tool calls qwen, reasoning none", for the start-up report.
 std::string describe(const OutputFormat& format);
+
+// How the format marks reasoning; none, and where it does not do so by two markers (gpt-oss).
+std::optional<ThinkMarkers> think_markers(ReasoningFormat format);
 
 // Where an answer to `prompt` (as rendered) begins. Of a template that never writes the marker the model is taken to
 // begin inside its reasoning.

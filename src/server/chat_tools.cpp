@@ -6,7 +6,6 @@
 namespace tailrace {
 namespace {
 
-constexpr const char* kNeedsGrammar = "cannot be kept by this build, which generates without a grammar: ";
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // the body's bound is lower
 
 std::string at(const std::string& path, size_t index) { return path + "[" + std::to_string(index) + "]"; }
@@ -27,7 +26,8 @@ tl::unexpected<ApiError> not_object(const std::string& path, const Json& value) 
 }
 
 // One entry of `tools`, without null members.
-ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set<std::string>& names) {
+ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set<std::string>& names,
+                             std::set<std::string>& strict_names) {
   if (!tool.is_object()) return not_object(path, tool);
   FieldReader fields(tool, path + ".");
   std::string type;
@@ -53,11 +53,9 @@ ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set
   if (inner.ok() && parameters != nullptr && !parameters->is_object()) {
     inner.set_error("parameters", "must be an object");
   }
-  if (inner.ok() && strict) {
-    inner.set_error("strict", std::string(kNeedsGrammar) + "leave it out", "unsupported_parameter");
-  }
   if (inner.ok() && !names.insert(name).second) inner.set_error("name", "'" + name + "' is offered twice");
   if (!inner.ok()) return api_fail(*inner.error());
+  if (strict) strict_names.insert(name);
   Json out = {{"type", "function"}, {"function", Json::object()}};
   for (const auto& [key, value] : function->items()) {
     if (!value.is_null() && key != "strict") out["function"][key] = value;
@@ -65,7 +63,7 @@ ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set
   return out;
 }
 
-ApiExpected<Json> check_tools(const Json& tools) {
+ApiExpected<Json> check_tools(const Json& tools, std::set<std::string>& strict) {
   if (!tools.is_array()) return bad_field("tools", std::string("tools must be an array, not ") + json_kind(tools));
   if (tools.size() > kMaxTools) {
     return bad_field("tools", "tools holds more than " + std::to_string(kMaxTools) + " functions");
@@ -73,27 +71,45 @@ ApiExpected<Json> check_tools(const Json& tools) {
   Json out = Json::array();
   std::set<std::string> names;
   for (size_t i = 0; i < tools.size(); ++i) {
-    auto tool = check_tool(tools[i], at("tools", i), names);
+    auto tool = check_tool(tools[i], at("tools", i), names, strict);
     if (!tool) return api_fail(tool.error());
     out.push_back(std::move(*tool));
   }
   return out;
 }
 
-// True when the request wants no calls.
-bool read_tool_choice(FieldReader& fields, bool has_tools) {
-  const Json* choice = fields.get("tool_choice");
-  if (choice == nullptr || *choice == "auto") return false;
-  if (*choice == "none") return true;
-  const bool forced = *choice == "required" || choice->is_object();
-  if (!forced) {
-    fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
-  } else if (!has_tools) {
-    fields.set_error("tool_choice", "asks for a call, but no tools are offered");
-  } else {
-    fields.set_error("tool_choice", std::string(kNeedsGrammar) + "use \"auto\" or \"none\"", "unsupported_parameter");
+// {"type": "function", "function": {"name"}}
+void read_named_choice(FieldReader& fields, const Json& choice, ToolParams& out) {
+  FieldReader named(choice, "tool_choice.");
+  std::string type;
+  named.read("type", type, 64);
+  if (named.ok() && type != "function") named.set_error("type", "must be 'function'", "unsupported_parameter");
+  const Json* function = named.get("function");
+  named.refuse_unknown();
+  if (named.ok() && (function == nullptr || !function->is_object())) named.set_error("function", "must be an object");
+  if (!named.ok()) return fields.adopt(*named.error());
+  FieldReader inner(*function, "tool_choice.function.");
+  inner.read("name", out.forced, kMaxTextBytes);
+  inner.refuse_unknown();
+  const auto offered = [&](const Json& tool) { return tool["function"]["name"] == out.forced; };
+  if (inner.ok() && std::none_of(out.offered.begin(), out.offered.end(), offered)) {
+    inner.set_error("name", "'" + out.forced.substr(0, kMaxToolNameBytes) + "' is not among the tools");
   }
-  return false;
+  if (!inner.ok()) fields.adopt(*inner.error());
+}
+
+void read_tool_choice(FieldReader& fields, ToolParams& out) {
+  const Json* choice = fields.get("tool_choice");
+  if (choice == nullptr || *choice == "auto") return;
+  if (*choice == "none") {
+    out.offered = Json::array();
+    out.strict.clear();
+    return;
+  }
+  out.required = *choice == "required" || choice->is_object();
+  if (!out.required) return fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
+  if (out.offered.empty()) return fields.set_error("tool_choice", "asks for a call, but no tools are offered");
+  if (choice->is_object()) read_named_choice(fields, *choice, out);
 }
 
 size_t count_values(const Json& json) {
@@ -146,11 +162,11 @@ ApiExpected<Json> check_call(const Json& call, const std::string& path, CallHist
 
 void read_tools(FieldReader& fields, ToolParams& out) {
   if (const Json* tools = fields.get("tools")) {
-    auto checked = check_tools(*tools);
+    auto checked = check_tools(*tools, out.strict);
     if (!checked) return fields.adopt(std::move(checked.error()));
     out.offered = std::move(*checked);
   }
-  if (read_tool_choice(fields, !out.offered.empty())) out.offered = Json::array();
+  read_tool_choice(fields, out);
   fields.read("parallel_tool_calls", out.parallel_calls);
 }
 

@@ -18,7 +18,13 @@ inline constexpr size_t kMaxCallIdBytes = 256;
 // What a request says about tools.
 struct ToolParams {
   Json offered = Json::array();  // as on the wire, null members and "strict" dropped; empty also for tool_choice "none"
+  std::set<std::string> strict;  // names of those whose arguments must follow their schema
+  bool required = false;         // tool_choice: a call must come,
+  std::string forced;            // of this function, unless ""
   bool parallel_calls = true;
+
+  // Whether calls have to be kept in form by a grammar.
+  bool constrained() const { return required || !strict.empty(); }
 };
 
 // The calls in a request's earlier messages.
@@ -27,8 +33,7 @@ struct CallHistory {
   size_t values_left = size_t{1} << 18;  // of their arguments, which are parsed for the template
 };
 
-// Reads tools, tool_choice and parallel_tool_calls. What only a grammar could keep (tool_choice "required" or a name,
-// "strict": true) is an error that says so.
+// Reads tools, tool_choice and parallel_tool_calls.
 void read_tools(FieldReader& fields, ToolParams& out);
 
 // An assistant message's tool_calls, with their arguments as objects: templates iterate over them. `path`:

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "server/answer_constraint.h"
 #include "server/chat_prompt.h"
 
 namespace tailrace {
@@ -76,7 +77,8 @@ ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const Generati
 }
 
 ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const GenerationParams& params, ApiDialect dialect,
-                                      std::vector<std::vector<TokenId>> prompts, SeedSource& seeds) {
+                                      std::vector<std::vector<TokenId>> prompts,
+                                      std::shared_ptr<const TokenConstraint> constraint, SeedSource& seeds) {
   const bool chat = dialect == ApiDialect::kChat;
   GenerationPlan plan;
   plan.stream = params.stream;
@@ -102,6 +104,7 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
       request->sampling = sampling;
       request->sampling.choice_index = static_cast<uint32_t>(choice);
       request->cache_salt = params.cache_salt;
+      request->constraint = constraint;
       plan.requests.push_back(std::move(request));
     }
   }
@@ -164,7 +167,9 @@ ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatReques
   if (!prompt) return api_fail(prompt.error());
   std::vector<std::vector<TokenId>> prompts;
   prompts.push_back(std::move(prompt->ids));
-  auto plan = make_plan(model, request.params, ApiDialect::kChat, std::move(prompts), seeds);
+  auto constraint = chat_constraint(model, request, prompt->think_start);
+  if (!constraint) return api_fail(constraint.error());
+  auto plan = make_plan(model, request.params, ApiDialect::kChat, std::move(prompts), std::move(*constraint), seeds);
   if (!plan) return plan;
   plan->output.format = model.output;
   plan->output.think_start = prompt->think_start;
@@ -193,7 +198,9 @@ ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const Comp
     if (!ids) return api_fail(ids.error());
     prompts.push_back(std::move(*ids));
   }
-  return make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), seeds);
+  auto constraint = completion_constraint(model, request);
+  if (!constraint) return api_fail(constraint.error());
+  return make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), std::move(*constraint), seeds);
 }
 
 }  // namespace tailrace

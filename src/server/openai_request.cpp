@@ -152,6 +152,8 @@ void read_generation_params(FieldReader& fields, const RequestBounds& bounds, bo
   read_token_ids(fields, "stop_token_ids", bounds.vocab_size, kMaxStopTokenIds / 2, out.stop_token_ids);
   fields.read("ignore_eos", out.ignore_eos);
   fields.read("cache_salt", out.cache_salt, 256);
+  read_answer_form(fields, out.form);
+  if (out.form && out.ignore_eos) fields.set_error("ignore_eos", "and " + out.form->field + " exclude each other");
   for (const char* label : {"user", "safety_identifier", "metadata", "store", "prompt_cache_key"}) fields.ignore(label);
   fields.refuse("service_tier", {Json("auto"), Json("default")}, "there is one tier");
 }
@@ -166,10 +168,8 @@ void read_chat_logprobs(FieldReader& fields, GenerationParams& out) {
 }
 
 void refuse_chat_features(FieldReader& fields) {
-  const Json text_format = {{"type", "text"}};
   fields.refuse("functions", {Json::array()}, "use tools");
   fields.refuse("function_call", {Json("none"), Json("auto")}, "use tools and tool_choice");
-  fields.refuse("response_format", {text_format}, "only {\"type\": \"text\"} is");
   fields.refuse("modalities", {Json::array({"text"})}, "only [\"text\"] is");
   fields.refuse("audio", {}, "text only");
   fields.refuse("prediction", {}, "predicted outputs are not used");
@@ -216,6 +216,9 @@ ApiExpected<ChatRequest> chat_from_object(const Json& object, const RequestBound
   read_chat_logprobs(fields, request.params);
   refuse_chat_features(fields);
   read_tools(fields, request.tools);
+  if (request.tools.constrained() && request.params.ignore_eos) {
+    fields.set_error("ignore_eos", "and calls that must keep a form exclude each other");
+  }
   read_reasoning_effort(fields, request.reasoning_effort);
   read_template_options(fields, request);
   read_messages(fields, request);
@@ -283,7 +286,6 @@ ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, c
   fields.refuse("suffix", {Json("")}, "there is no fill-in-the-middle");
   fields.refuse("best_of", {Json(request.params.n)}, "ask for n choices and rank them");
   fields.refuse("echo", {Json(false)}, "the prompt is not returned");
-  fields.refuse("response_format", {Json{{"type", "text"}}}, "only {\"type\": \"text\"} is");
   read_prompts(fields, bounds, request);
   fields.refuse_unknown();
   if (!fields.ok()) return api_fail(*fields.error());

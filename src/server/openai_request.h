@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/request.h"
+#include "server/answer_format.h"
 #include "server/api_error.h"
 #include "server/chat_tools.h"
 #include "server/json.h"
@@ -48,6 +49,7 @@ struct GenerationParams {
   bool ignore_eos = false;
   int32_t num_top_logprobs = -1;            // as in SamplingParams
   std::string cache_salt;
+  std::optional<AnswerForm> form;           // what the content must be
 };
 
 struct ChatRequest {

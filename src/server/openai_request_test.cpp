@@ -159,7 +159,7 @@ TEST(OpenaiRequest, messages_are_brought_into_the_templates_form) {
 TEST(OpenaiRequest, known_but_unsupported_features_name_the_field) {
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{
            {"tool_choice", "\"required\""}, {"functions", "[{}]"},
-           {"function_call", R"({"name":"f"})"}, {"response_format", R"({"type":"json_object"})"},
+           {"function_call", R"({"name":"f"})"},
            {"modalities", R"(["audio"])"}, {"audio", "{}"}, {"prediction", "{}"},
            {"service_tier", "\"flex\""}, {"web_search_options", "{}"}, {"continue_final_message", "true"}}) {
     EXPECT_EQ(chat_error(chat_with("\"" + name + "\":" + value)), name);
@@ -183,13 +183,15 @@ TEST(OpenaiRequest, tools_faults_name_the_path) {
   EXPECT_EQ(function(R"({"name":"a b"})"), "tools[0].function.name");
   EXPECT_EQ(function(R"({"name":"<|im_end|>"})"), "tools[0].function.name");
   EXPECT_EQ(function(R"({"name":"f","parameters":[]})"), "tools[0].function.parameters");
-  EXPECT_EQ(function(R"({"name":"f","strict":true})"), "tools[0].function.strict");
+  EXPECT_EQ(function(R"({"name":"f","strict":1})"), "tools[0].function.strict");
   EXPECT_EQ(function(R"({"name":"f","colour":1})"), "tools[0].function.colour");
   EXPECT_EQ(with_tools(R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])"),
             "tools[1].function.name");
   const std::string one = R"([{"type":"function","function":{"name":"f","strict":false,"description":null}}])";
-  EXPECT_EQ(with_tools(one, R"(,"tool_choice":"required")"), "tool_choice");
-  EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"function","function":{"name":"f"}})"), "tool_choice");
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"function","function":{"name":"g"}})"), "tool_choice.function.name");
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"function"})"), "tool_choice.function");
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{}})"), "tool_choice.type");
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":"required","ignore_eos":true)"), "ignore_eos");
   EXPECT_EQ(with_tools(one, R"(,"tool_choice":"sometimes")"), "tool_choice");
   EXPECT_EQ(with_tools(one, R"(,"parallel_tool_calls":1)"), "parallel_tool_calls");
   const ChatRequest request = chat_ok("\"tools\":" + one + R"(,"parallel_tool_calls":false)");
@@ -198,6 +200,74 @@ TEST(OpenaiRequest, tools_faults_name_the_path) {
   EXPECT_TRUE(chat_ok("\"tools\":" + one + R"(,"tool_choice":"none")").tools.offered.empty());
   EXPECT_EQ(chat_error(chat_with(R"("reasoning_effort":"extreme")")), "reasoning_effort");
   EXPECT_EQ(chat_ok(R"("reasoning_effort":"low")").reasoning_effort, "low");
+}
+
+TEST(OpenaiRequest, choices_among_tools_and_strict_ones) {
+  const std::string two = R"("tools":[{"type":"function","function":{"name":"f"}},)"
+                          R"({"type":"function","function":{"name":"g","strict":true}}])";
+  const ToolParams some = chat_ok(two).tools;
+  EXPECT_TRUE(some.constrained() && !some.required);
+  EXPECT_EQ(some.strict, std::set<std::string>{"g"});
+  EXPECT_EQ(some.offered.dump().find("strict"), std::string::npos);  // templates do not see it
+  EXPECT_FALSE(chat_ok(two + R"(,"tool_choice":"none")").tools.constrained());
+  EXPECT_TRUE(chat_ok(two + R"(,"tool_choice":"required")").tools.required);
+  const ToolParams named = chat_ok(two + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})").tools;
+  EXPECT_TRUE(named.required);
+  EXPECT_EQ(named.forced, "f");
+}
+
+TEST(OpenaiRequest, forms_of_answers_reach_the_grammar) {
+  EXPECT_FALSE(chat_ok(R"("response_format":{"type":"text"})").params.form);
+  EXPECT_FALSE(chat_ok(R"("response_format":null,"guided_json":null,"structured_outputs":null)").params.form);
+  EXPECT_FALSE(chat_ok(R"("structured_outputs":{"json_object":false})").params.form);
+  const auto form = [](const std::string& more) {
+    const auto parsed = chat_ok(more).params.form;
+    EXPECT_TRUE(parsed.has_value()) << more;
+    const char* kinds[] = {"lark ", "json ", "regex "};
+    return parsed ? parsed->field + ": " + kinds[static_cast<int>(parsed->body.kind)] + parsed->body.body : "";
+  };
+  EXPECT_EQ(form(R"("response_format":{"type":"json_object"})"), R"(response_format: json {"type":"object"})");
+  EXPECT_EQ(form(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"null"}}})"),
+            R"(response_format.json_schema.schema: json {"type":"null"})");
+  EXPECT_EQ(form(R"("structured_outputs":{"json":"{\"type\": \"null\"}"})"), R"(structured_outputs.json: json {"type":"null"})");
+  EXPECT_EQ(form(R"("structured_outputs":{"regex":"a+"})"), "structured_outputs.regex: regex a+");
+  EXPECT_EQ(form(R"("structured_outputs":{"choice":["a","\"b\""]})"),
+            R"(structured_outputs.choice: lark start: "a" | "\"b\"")");
+  EXPECT_EQ(form(R"("guided_grammar":"start: \"x\"")"), R"(guided_grammar: lark start: "x")");
+  EXPECT_EQ(form(R"("guided_choice":["a"])"), R"(guided_choice: lark start: "a")");
+  const auto completion = parse_completion_request(R"({"prompt":"x","guided_regex":"a"})", kBounds);
+  EXPECT_TRUE(completion && completion->params.form);
+}
+
+TEST(OpenaiRequest, faults_of_forms_name_the_path) {
+  const auto error = [](const std::string& more) { return chat_error(chat_with(more)); };
+  EXPECT_EQ(error(R"("response_format":"json")"), "response_format");
+  EXPECT_EQ(error(R"("response_format":{})"), "response_format.type");
+  EXPECT_EQ(error(R"("response_format":{"type":"xml"})"), "response_format.type");
+  EXPECT_EQ(error(R"("response_format":{"type":"text","colour":1})"), "response_format.colour");
+  EXPECT_EQ(error(R"("response_format":{"type":"json_object","json_schema":{}})"), "response_format.json_schema");
+  EXPECT_EQ(error(R"("response_format":{"type":"json_schema"})"), "response_format.json_schema");
+  const auto schema = [&](const std::string& inner) {
+    return error(R"("response_format":{"type":"json_schema","json_schema":)" + inner + "}");
+  };
+  EXPECT_EQ(schema(R"({"schema":{}})"), "response_format.json_schema.name");
+  EXPECT_EQ(schema(R"({"name":"n"})"), "response_format.json_schema.schema");
+  EXPECT_EQ(schema(R"({"name":"n","schema":[]})"), "response_format.json_schema.schema");
+  EXPECT_EQ(schema(R"({"name":"n","schema":{"x-guidance":{"lenient":true}}})"), "response_format.json_schema.schema");
+  EXPECT_EQ(schema(R"({"name":"n","schema":{},"strict":1})"), "response_format.json_schema.strict");
+  EXPECT_EQ(schema(R"({"name":"n","schema":{"description":")" + std::string(300 << 10, 'x') + R"("}})"),
+            "response_format.json_schema.schema");
+  EXPECT_EQ(error(R"("structured_outputs":[])"), "structured_outputs");
+  EXPECT_EQ(error(R"("structured_outputs":{"structural_tag":"x"})"), "structured_outputs.structural_tag");
+  EXPECT_EQ(error(R"("structured_outputs":{"regex":""})"), "structured_outputs.regex");
+  EXPECT_EQ(error(R"("structured_outputs":{"choice":[]})"), "structured_outputs.choice");
+  EXPECT_EQ(error(R"("structured_outputs":{"choice":["a",1]})"), "structured_outputs.choice");
+  EXPECT_EQ(error(R"("structured_outputs":{"json":"{"})"), "structured_outputs.json");
+  EXPECT_EQ(error(R"("structured_outputs":{"json_object":1})"), "structured_outputs.json_object");
+  EXPECT_EQ(error(R"("structured_outputs":{"regex":"a","json_object":true})"), "structured_outputs.regex");
+  EXPECT_EQ(error(R"("guided_regex":"a","response_format":{"type":"json_object"})"), "guided_regex");
+  EXPECT_EQ(error(R"("guided_regex":"a","ignore_eos":true)"), "ignore_eos");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","guided_json":7})"), "guided_json");
 }
 
 TEST(OpenaiRequest, calls_and_their_results_in_messages) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "output/output_format.h"
+#include "text/grammar.h"
 #include "text/text_model.h"
 
 namespace tailrace {
@@ -13,6 +14,8 @@ namespace tailrace {
 struct ServedModel {
   std::string name;
   std::shared_ptr<const TextModel> text;
+  std::shared_ptr<const Grammars> grammars;  // null: none can be had, by no_grammars_reason
+  std::string no_grammars_reason;
   OutputFormat output;                // how it writes reasoning and calls; from settle_output_format()
   int32_t context_length = 0;
   int32_t vocab_size = 0;             // rows of the logits that are real tokens

@@ -149,16 +149,40 @@ def test_one_call_only(agent):
     assert reason == "tool_calls" and len(message["tool_calls"]) == 1
 
 
+def strict(tools):
+    out = json.loads(json.dumps(tools))
+    for tool in out:
+        tool["function"]["strict"] = True
+        tool["function"]["parameters"]["additionalProperties"] = False
+    return out
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_call_that_must_come_does_and_keeps_its_schema(agent, choice):
+    # The script says something else: the grammar decides.
+    body = dict(model="model", messages=[{"role": "user", "content": "sunny"}], tools=strict(TOOLS), tool_choice=choice)
+    body.update(parallel_tool_calls=False, temperature=1, seed=5, max_tokens=2000, extra_body={"top_k": 40})
+    message, reason = whole(agent, **body)
+    assert reason == "tool_calls" and len(message.tool_calls) == 1 and not message.content
+    call = message.tool_calls[0].function
+    arguments = json.loads(call.arguments)
+    if choice != "required":
+        assert call.name == "get_weather"
+    if call.name == "get_weather":
+        assert isinstance(arguments["city"], str) and set(arguments) <= {"city", "days"}
+    else:
+        assert arguments == {}
+
+
 @pytest.mark.parametrize(
     "field, body",
     [
-        ("tool_choice", {"tools": TOOLS, "tool_choice": "required"}),
-        ("tool_choice", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "get_time"}}}),
-        ("tools[0].function.strict", {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice.function.name", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"not": {}}}}]}),
     ],
 )
-def test_what_needs_a_grammar_is_refused_by_name(agent, field, body):
+def test_what_cannot_be_kept_is_refused_by_name(agent, field, body):
     with pytest.raises(openai.BadRequestError) as error:
         agent.chat.completions.create(model="model", messages=[{"role": "user", "content": "ask"}], **body)
     assert error.value.param == field
-    assert "grammar" in error.value.message

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/check.h"
 #include "base/clock.h"
 
 namespace tailrace::test {
@@ -71,11 +72,31 @@ void FakeEngine::admit() {
   queue_.set_waiting_in_engine(waiting_.size());
 }
 
+// Ends an answer where that is allowed, else mostly closes what is open, so that it comes to an end.
+TokenId FakeEngine::constrained_token(Row& row) {
+  const bool first = row.constraint == nullptr;
+  if (first) row.constraint = row.request->constraint->start().value();
+  std::vector<uint32_t> mask(mask_words(text_.vocab_size));
+  const Status status = row.constraint->next(std::span(&row.last, first ? 0 : 1), mask);
+  CHECK(status.ok());
+  const auto allowed = [&](TokenId id) { return (mask[id / 32] >> (id % 32) & 1) != 0; };
+  if (allowed(text_.eos)) return text_.eos;
+  std::vector<TokenId> choices;
+  for (TokenId id = 0; id < text_.vocab_size; ++id) {
+    if (allowed(id)) choices.push_back(id);
+  }
+  const uint32_t random = static_cast<uint32_t>(row.generated + 1) * 2654435761u >> 8;
+  for (const char close : {'"', '}', ']'}) {
+    if (random % 2 == 0 && allowed(close)) return close;
+  }
+  return choices[random / 2 % choices.size()];
+}
+
 bool FakeEngine::step(Row& row) {
   const Request& request = *row.request;
   if (request.stream->cancelled()) return finish(request, FinishReason::kCancelled), false;
   if (fail_all) return finish(request, FinishReason::kError, Status(StatusCode::kInternal, "the device failed")), false;
-  const TokenId token = text_.next(row.last);
+  const TokenId token = request.constraint ? constrained_token(row) : text_.next(row.last);
   row.last = token;
   ++row.generated;
   if (row.generated == 1) request.stream->times.first_token_ns = now_ns();

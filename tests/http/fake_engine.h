@@ -40,10 +40,12 @@ class FakeEngine {
     std::shared_ptr<const Request> request;
     TokenId last;
     int generated = 0;
+    std::shared_ptr<ConstraintRun> constraint;  // of a constrained request
   };
 
   void run();
   void admit();
+  TokenId constrained_token(Row& row);
   bool step(Row& row);    // false: the row has ended
   void finish(const Request& request, FinishReason reason, Status error = Status());
   void publish();

@@ -52,6 +52,7 @@ class FamilyRunner {
   Found run(const std::vector<std::string>& tokens, Cut cut = {}) const;
   bool is_special(const std::string& token) const;
   const Family& family() const { return family_; }
+  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
 
  private:
   const Family family_;

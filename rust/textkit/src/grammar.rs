@@ -1,7 +1,7 @@
 //! Grammars over a vocabulary (llguidance): compiled once per request, then asked which tokens may come next.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{mpsc, Arc};
+use std::sync::{mpsc, Arc, Mutex};
 use std::time::Duration;
 
 use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
@@ -22,6 +22,8 @@ const MAX_NESTING: usize = 100;
 /// Touched as far as a grammar nests: what the bounds above let through fits.
 const COMPILER_STACK_BYTES: usize = 256 << 20;
 const MAX_COMPILERS: usize = 4;
+/// Compiled grammars that are kept: an agent sends the same tools again and again.
+const MAX_KEPT: usize = 16;
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A model that only writes white space between two values would never end.
 const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,40}";
@@ -30,6 +32,8 @@ const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,40}";
 pub struct Grammars {
     factory: ParserFactory,
     compilers: AtomicUsize,
+    /// By source, the last used last.
+    kept: Mutex<Vec<(String, Arc<Grammar>)>>,
 }
 
 /// A compiled grammar at its begin.
@@ -88,13 +92,33 @@ impl Grammars {
         };
         *factory.limits_mut() = limits();
         factory.quiet();
-        Ok(Grammars { factory, compilers: AtomicUsize::new(0) })
+        Ok(Grammars { factory, compilers: AtomicUsize::new(0), kept: Mutex::new(Vec::new()) })
     }
 
-    /// `outer` (Lark, may be empty) is the whole answer and calls `body`, unless that is empty, as @body. Compiles on a
-    /// thread of its own: grammars recurse deeply, and one that takes too long is given up.
-    pub fn compile(self: &Arc<Self>, outer: &str, kind: Kind, body: &str) -> Outcome<Grammar> {
+    /// `outer` (Lark, may be empty) is the whole answer and calls `body`, unless that is empty, as @body.
+    pub fn compile(self: &Arc<Self>, outer: &str, kind: Kind, body: &str) -> Outcome<Arc<Grammar>> {
         let grammar = top_level(outer, kind, body)?;
+        let source = format!("{outer}\0{}\0{body}", kind as i32);
+        let kept = || self.kept.lock().unwrap_or_else(|e| e.into_inner());
+        {
+            let mut kept = kept();
+            if let Some(at) = kept.iter().position(|(key, _)| *key == source) {
+                let entry = kept.remove(at);
+                kept.push(entry);
+                return Ok(kept[kept.len() - 1].1.clone());
+            }
+        }
+        let compiled = Arc::new(self.compile_apart(grammar)?);
+        let mut kept = kept();
+        if kept.len() >= MAX_KEPT {
+            kept.remove(0);
+        }
+        kept.push((source, compiled.clone()));
+        Ok(compiled)
+    }
+
+    /// On a thread of its own: grammars recurse deeply, and one that takes too long is given up.
+    fn compile_apart(self: &Arc<Self>, grammar: TopLevelGrammar) -> Outcome<Grammar> {
         if self.compilers.fetch_add(1, Ordering::SeqCst) >= MAX_COMPILERS {
             self.compilers.fetch_sub(1, Ordering::SeqCst);
             return failure(Code::Exhausted, "too many grammars are being compiled; try again");

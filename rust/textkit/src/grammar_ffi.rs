@@ -41,7 +41,7 @@ pub unsafe extern "C" fn tk_grammar_compile(
     outer: TkStr,
     kind: i32,
     body: TkStr,
-    out: *mut *mut Grammar,
+    out: *mut *mut Arc<Grammar>,
     error: *mut TkString,
 ) -> i32 {
     guard(error, || {
@@ -58,14 +58,18 @@ pub unsafe extern "C" fn tk_grammar_compile(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn tk_grammar_free(grammar: *mut Grammar) {
+pub unsafe extern "C" fn tk_grammar_free(grammar: *mut Arc<Grammar>) {
     if !grammar.is_null() {
         drop(Box::from_raw(grammar));
     }
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn tk_grammar_start(grammar: *const Grammar, out: *mut *mut Run, error: *mut TkString) -> i32 {
+pub unsafe extern "C" fn tk_grammar_start(
+    grammar: *const Arc<Grammar>,
+    out: *mut *mut Run,
+    error: *mut TkString,
+) -> i32 {
     guard(error, || {
         *out = Box::into_raw(Box::new((*grammar).start()));
         Ok(())

@@ -1,0 +1,154 @@
+#include "server/answer_format.h"
+
+namespace tailrace {
+namespace {
+
+constexpr size_t kMaxNameBytes = 64;
+
+std::string dumped(const Json& schema) { return schema.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+GrammarSource any_object() {
+  return {.outer = "", .kind = GrammarKind::kJsonSchema, .body = R"({"type":"object"})"};
+}
+
+// A JSON schema as an object, or as its text.
+void take_schema(FieldReader& fields, const char* name, const Json& value, GrammarSource& out) {
+  const Json* schema = &value;
+  Json parsed;
+  if (value.is_string()) {
+    auto read = parse_json(value.get_ref<const std::string&>());
+    if (!read) return fields.set_error(name, "is not JSON: " + read.error().message);
+    parsed = std::move(*read);
+    schema = &parsed;
+  }
+  if (!schema->is_object()) return fields.set_error(name, std::string("must be a JSON schema, not ") + json_kind(*schema));
+  // The compiler's own switches, which say how strict it is, are not the client's.
+  if (schema->contains("x-guidance")) return fields.set_error(name, "must not hold x-guidance", "unsupported_parameter");
+  out = {.outer = "", .kind = GrammarKind::kJsonSchema, .body = dumped(*schema)};
+  if (out.body.size() > kMaxSchemaBytes) {
+    fields.set_error(name, "is larger than " + std::to_string(kMaxSchemaBytes >> 10) + " KiB");
+  }
+}
+
+void take_text(FieldReader& fields, const char* name, const Json& value, GrammarKind kind, GrammarSource& out) {
+  if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
+    return fields.set_error(name, "must be a string that is not empty");
+  }
+  out = {.outer = "", .kind = kind, .body = value.get<std::string>()};
+  if (out.body.size() > kMaxGrammarBytes) {
+    fields.set_error(name, "is larger than " + std::to_string(kMaxGrammarBytes >> 10) + " KiB");
+  }
+}
+
+void take_choice(FieldReader& fields, const char* name, const Json& value, GrammarSource& out) {
+  if (!value.is_array() || value.empty() || value.size() > kMaxAnswerChoices) {
+    return fields.set_error(name, "must be an array of 1 to " + std::to_string(kMaxAnswerChoices) + " strings");
+  }
+  out = {.outer = "", .kind = GrammarKind::kLark, .body = "start: "};
+  for (const Json& choice : value) {
+    if (!choice.is_string() || choice.get_ref<const std::string&>().empty()) {
+      return fields.set_error(name, "must hold strings that are not empty");
+    }
+    out.body += (out.body.size() > 7 ? " | " : "") + lark_quoted(choice.get_ref<const std::string&>());
+  }
+  if (out.body.size() > kMaxGrammarBytes) {
+    fields.set_error(name, "is larger than " + std::to_string(kMaxGrammarBytes >> 10) + " KiB");
+  }
+}
+
+void read_json_schema(FieldReader& outer, const Json* value, GrammarSource& out) {
+  if (value == nullptr) return outer.set_error("json_schema", "is required");
+  if (!value->is_object()) {
+    return outer.set_error("json_schema", std::string("must be an object, not ") + json_kind(*value));
+  }
+  FieldReader fields(*value, "response_format.json_schema.");
+  std::string name, description;
+  bool strict = false;  // either way the schema is kept
+  fields.read("name", name, kMaxNameBytes);
+  fields.read("description", description, kMaxSchemaBytes);
+  fields.read("strict", strict);
+  const Json* schema = fields.get("schema");
+  fields.refuse_unknown();
+  if (fields.ok() && name.empty()) fields.set_error("name", "is required");
+  if (fields.ok() && schema == nullptr) fields.set_error("schema", "is required");
+  if (fields.ok()) take_schema(fields, "schema", *schema, out);
+  if (!fields.ok()) outer.adopt(*fields.error());
+}
+
+bool read_response_format(FieldReader& fields, AnswerForm& out) {
+  const Json* value = fields.get("response_format");
+  if (value == nullptr) return false;
+  if (!value->is_object()) {
+    fields.set_error("response_format", std::string("must be an object, not ") + json_kind(*value));
+    return false;
+  }
+  FieldReader format(*value, "response_format.");
+  std::string type;
+  format.read("type", type, 64);
+  const Json* schema = format.get("json_schema");
+  format.refuse_unknown();
+  out.field = type == "json_schema" ? "response_format.json_schema.schema" : "response_format";
+  if (format.ok() && schema != nullptr && type != "json_schema") {
+    format.set_error("json_schema", "needs the type json_schema");
+  }
+  if (format.ok() && type == "json_schema") read_json_schema(format, schema, out.body);
+  if (format.ok() && type == "json_object") out.body = any_object();
+  if (format.ok() && type != "text" && type != "json_object" && type != "json_schema") {
+    format.set_error("type", "must be text, json_object or json_schema");
+  }
+  if (!format.ok()) fields.adopt(*format.error());
+  return fields.ok() && type != "text";
+}
+
+// One member of structured_outputs, or guided_* with the same meaning.
+bool read_constraint(FieldReader& fields, const char* name, const std::string& kind, GrammarSource& out) {
+  const Json* value = fields.get(name);
+  if (value == nullptr) return false;
+  if (kind == "json") take_schema(fields, name, *value, out);
+  if (kind == "regex") take_text(fields, name, *value, GrammarKind::kRegex, out);
+  if (kind == "grammar") take_text(fields, name, *value, GrammarKind::kLark, out);
+  if (kind == "choice") take_choice(fields, name, *value, out);
+  if (kind == "json_object") {
+    if (!value->is_boolean()) fields.set_error(name, std::string("must be a boolean, not ") + json_kind(*value));
+    out = any_object();
+    return fields.ok() && *value == true;
+  }
+  return fields.ok();
+}
+
+int read_structured_outputs(FieldReader& fields, AnswerForm& out) {
+  const Json* value = fields.get("structured_outputs");
+  if (value == nullptr) return 0;
+  if (!value->is_object()) {
+    fields.set_error("structured_outputs", std::string("must be an object, not ") + json_kind(*value));
+    return 0;
+  }
+  FieldReader inner(*value, "structured_outputs.");
+  int count = 0;
+  for (const char* kind : {"json", "json_object", "regex", "choice", "grammar"}) {
+    if (!read_constraint(inner, kind, kind, out.body)) continue;
+    out.field = std::string("structured_outputs.") + kind;
+    ++count;
+  }
+  inner.refuse_unknown();
+  if (!inner.ok()) fields.adopt(*inner.error());
+  return count;
+}
+
+}  // namespace
+
+void read_answer_form(FieldReader& fields, std::optional<AnswerForm>& out) {
+  AnswerForm form;
+  int count = read_response_format(fields, form) ? 1 : 0;
+  count += read_structured_outputs(fields, form);
+  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
+    if (!read_constraint(fields, name, name + std::string_view("guided_").size(), form.body)) continue;
+    form.field = name;
+    ++count;
+  }
+  if (!fields.ok() || count == 0) return;
+  if (count > 1) return fields.set_error(form.field, "and another form of the answer exclude each other: ask for one");
+  out = std::move(form);
+}
+
+}  // namespace tailrace

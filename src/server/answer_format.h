@@ -1,0 +1,24 @@
+// The form that a request asks of its answers: response_format and the fields by which vLLM's clients say more.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "server/json_fields.h"
+#include "text/grammar.h"
+
+namespace tailrace {
+
+inline constexpr size_t kMaxSchemaBytes = size_t{256} << 10;
+inline constexpr size_t kMaxGrammarBytes = size_t{64} << 10;
+inline constexpr size_t kMaxAnswerChoices = 1024;
+
+struct AnswerForm {
+  GrammarSource body;
+  std::string field;  // that asked for it, for errors
+};
+
+// Reads response_format, structured_outputs and guided_*; at most one of them may ask for a form.
+void read_answer_form(FieldReader& fields, std::optional<AnswerForm>& out);
+
+}  // namespace tailrace
