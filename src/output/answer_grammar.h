@@ -1,5 +1,5 @@
-// answer_grammar: what a whole answer must be, as a grammar: reasoning first where the family reasons, then content in a
-// given form, or calls in the family's own syntax, such that the output parser reads them.
+// answer_grammar: what a whole answer must be, as a grammar: reasoning first where the family reasons, then content in
+// a given form, or calls in the family's own syntax, such that the output parser reads them.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -37,7 +37,10 @@ CallRuleNames around(std::string_view open, const std::string& rest, const std::
     return out;
   }
   std::string pattern;  // no tail holds the marker: it would be read as a call
-  for (const char c : open) pattern += (std::string_view("|[](){}.*+?^$\\").find(c) < 14 ? "\\" : "") + std::string(1, c);
+  for (const char c : open) {
+    if (std::string_view("|[](){}.*+?^$\\").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
   tail = grammar.rule("TEXT", tail + " & ~/(.|\\n)*" + pattern + "(.|\\n)*/");
   const std::string lead = grammar.text_until(open);
   out.mixed = grammar.rule("mixed", "(" + lead + " " + rest + ")" + (parallel ? "*" : "?") + " " + tail + "?");
@@ -45,7 +48,8 @@ CallRuleNames around(std::string_view open, const std::string& rest, const std::
 }
 
 CallRuleNames qwen_rules(const CallRules& calls, GrammarText& grammar) {
-  const std::string rest = "\"\\n\" " + json_call(calls, "arguments", grammar) + " \"\\n\" " + grammar.mark("</tool_call>");
+  const std::string rest =
+      "\"\\n\" " + json_call(calls, "arguments", grammar) + " \"\\n\" " + grammar.mark("</tool_call>");
   return around("<tool_call>", grammar.rule("rest", rest), "\"\\n\" ", calls.parallel, grammar);
 }
 
@@ -71,8 +75,8 @@ CallRuleNames mistral_rules(const CallRules& calls, GrammarText& grammar) {
   if (grammar.is_token("[ARGS]")) {
     std::string any;
     for (const CallableFunction& function : calls.functions) {
-      any += (any.empty() ? "" : " | ") + grammar.rule("call", lark_quoted(function.name) + " " + grammar.mark("[ARGS]") + " " +
-                                                                   grammar.json(function.parameters));
+      const std::string name = lark_quoted(function.name) + " " + grammar.mark("[ARGS]") + " ";
+      any += (any.empty() ? "" : " | ") + grammar.rule("call", name + grammar.json(function.parameters));
     }
     return around("[TOOL_CALLS]", grammar.rule("rest", any), "", calls.parallel, grammar);
   }
@@ -85,8 +89,8 @@ CallRuleNames mistral_rules(const CallRules& calls, GrammarText& grammar) {
 CallRuleNames gemma_rules(const CallRules& calls, GrammarText& grammar) {
   std::string any;
   for (const CallableFunction& function : calls.functions) {
-    any += (any.empty() ? "" : " | ") +
-           grammar.rule("call", lark_quoted("call:" + function.name) + " " + gemma_arguments(function.parameters, grammar));
+    const std::string name = lark_quoted("call:" + function.name) + " ";
+    any += (any.empty() ? "" : " | ") + grammar.rule("call", name + gemma_arguments(function.parameters, grammar));
   }
   const std::string rest = "(" + any + ") " + grammar.mark("<tool_call|>");
   return around("<|tool_call>", grammar.rule("rest", rest), "", calls.parallel, grammar);

@@ -58,12 +58,13 @@ std::string value_rule(const Json& schema, int depth, GrammarText& grammar) {
   if (!schema.is_object() || depth > kMaxDepth) return grammar.json(schema);
   const Json type = schema.value("type", Json());
   if (!listed_strings(schema).empty()) return string_rule(schema, grammar);
-  if (type == "string" && only_has(schema, {"type", "description", "title", "default", "examples", "$defs", "definitions"})) {
+  if (type == "string" &&
+      only_has(schema, {"type", "description", "title", "default", "examples", "$defs", "definitions"})) {
     return string_rule(schema, grammar);
   }
-  if (type == "object" && only_has(schema, {"type", "properties", "required", "additionalProperties", "description", "title",
-                                            "$defs", "definitions", "$schema"}) &&
-      !schema_members(schema).empty()) {
+  if (type == "object" && !schema_members(schema).empty() &&
+      only_has(schema, {"type", "properties", "required", "additionalProperties", "description", "title", "$defs",
+                        "definitions", "$schema"})) {
     return object_rule(schema, depth, grammar);
   }
   if (type == "array" && only_has(schema, {"type", "items", "description", "title", "$defs", "definitions"}) &&

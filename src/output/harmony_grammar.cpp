@@ -16,7 +16,9 @@ std::string harmony_grammar(const HarmonyTokens& t, bool has_body, const CallRul
   const std::string channels = free ? "(\"analysis\" | \"commentary\")" : "\"analysis\"";
   const std::string again = token(t.end) + " " + token(t.start) + " \"assistant\"";
   std::string begin;
-  if (t.end >= 0 && t.start >= 0) begin = grammar.rule("before", open + channels + message + text + "? " + again) + "* ";
+  if (t.end >= 0 && t.start >= 0) {
+    begin = grammar.rule("before", open + channels + message + text + "? " + again) + "* ";
+  }
   std::string last;
   if (!calls.functions.empty()) {  // a call ends the answer: there are no parallel ones
     for (const CallableFunction& function : calls.functions) {
@@ -27,7 +29,8 @@ std::string harmony_grammar(const HarmonyTokens& t, bool has_body, const CallRul
   }
   if (!calls.required) {
     const std::string content = has_body ? "@body" : text + "?";
-    last += (last.empty() ? "" : " | ") + grammar.rule("final", open + "\"final\"" + (has_body ? json : "") + message + content);
+    const std::string header = open + "\"final\"" + (has_body ? json : "") + message;
+    last += (last.empty() ? "" : " | ") + grammar.rule("final", header + content);
   }
   return "start: " + begin + "(" + last + ")\n" + grammar.text();
 }

@@ -53,14 +53,16 @@ Expected<std::string> xml_function(const CallableFunction& function, GrammarText
     } else {
       value = grammar.json(member.schema) + " " + lark_quoted(kEnd);
     }
-    const std::string rule = grammar.rule("parameter", lark_quoted("<parameter=" + member.name + ">\n") + " " + value + " \"\\n\"");
+    const std::string open = lark_quoted("<parameter=" + member.name + ">\n") + " ";
+    const std::string rule = grammar.rule("parameter", open + value + " \"\\n\"");
     body += " " + rule + (member.required ? "" : "?");
   }
   const bool closed = function.parameters.is_object() && function.parameters.contains("additionalProperties") &&
                       function.parameters["additionalProperties"] == false;
   if (members.empty() && !closed) {
     const std::string value = grammar.rule("until", "/(.|\\n)*/", "[suffix=" + lark_quoted(kEnd) + "]");
-    body += " " + grammar.rule("parameter", "\"<parameter=\" /[A-Za-z0-9_.\\-]{1,64}/ \">\\n\" " + value + " \"\\n\"") + "*";
+    const std::string open = "\"<parameter=\" /[A-Za-z0-9_.\\-]{1,64}/ \">\\n\" ";
+    body += " " + grammar.rule("parameter", open + value + " \"\\n\"") + "*";
   }
   return grammar.rule("function", body + " \"</function>\"");
 }

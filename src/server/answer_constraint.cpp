@@ -5,8 +5,6 @@
 namespace tailrace {
 namespace {
 
-using Compiled = std::shared_ptr<const TokenConstraint>;
-
 ApiError grammar_error(const Status& status, const std::string& field) {
   ApiError error = from_status(status);
   if (status.code() == StatusCode::kTooLarge) error.http_status = 400;  // of the grammar, not of the body
@@ -34,8 +32,8 @@ CallRules call_rules_of(const ToolParams& tools, bool all_schemas) {
   return out;
 }
 
-Expected<Compiled> compile(const ServedModel& model, ThinkStart start, const std::optional<GrammarSource>& body,
-                           const CallRules& calls) {
+Expected<CompiledForm> compile(const ServedModel& model, ThinkStart start, const std::optional<GrammarSource>& body,
+                               const CallRules& calls) {
   const auto source = answer_grammar(model.output, start, *model.text->tokenizer, body, calls);
   if (!source) return fail(source.error());
   return model.grammars->compile(*source);
@@ -50,7 +48,7 @@ bool holds_switches(const ToolParams& tools) {
 
 }  // namespace
 
-ApiExpected<Compiled> chat_constraint(const ServedModel& model, const ChatRequest& request, ThinkStart start) {
+ApiExpected<CompiledForm> chat_constraint(const ServedModel& model, const ChatRequest& request, ThinkStart start) {
   const ToolParams& tools = request.tools;
   const std::optional<AnswerForm>& form = request.params.form;
   if (!form && !tools.constrained()) return nullptr;
@@ -66,7 +64,7 @@ ApiExpected<Compiled> chat_constraint(const ServedModel& model, const ChatReques
   return std::move(*compiled);
 }
 
-ApiExpected<Compiled> completion_constraint(const ServedModel& model, const CompletionRequest& request) {
+ApiExpected<CompiledForm> completion_constraint(const ServedModel& model, const CompletionRequest& request) {
   const std::optional<AnswerForm>& form = request.params.form;
   if (!form) return nullptr;
   if (!model.grammars) return no_grammars(model, form->field);

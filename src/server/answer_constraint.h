@@ -1,4 +1,4 @@
-// From what a request asks of its answers' form, and of calls, to a compiled grammar. Takes milliseconds: a worker's job.
+// From what a request asks of its answers' form, and of calls, to a compiled grammar: milliseconds, a worker's job.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace tailrace {
 
-// Null where nothing is asked. Errors: 400 with the field and what of a schema or grammar cannot be kept or compiled; 503
-// when too many are being compiled.
-ApiExpected<std::shared_ptr<const TokenConstraint>> chat_constraint(const ServedModel& model, const ChatRequest& request,
-                                                                    ThinkStart start);
-ApiExpected<std::shared_ptr<const TokenConstraint>> completion_constraint(const ServedModel& model,
-                                                                          const CompletionRequest& request);
+using CompiledForm = std::shared_ptr<const TokenConstraint>;
+
+// Null where nothing is asked. Errors: 400 with the field and what of a schema or grammar cannot be kept or compiled;
+// 503 when too many are being compiled.
+ApiExpected<CompiledForm> chat_constraint(const ServedModel& model, const ChatRequest& request, ThinkStart start);
+ApiExpected<CompiledForm> completion_constraint(const ServedModel& model, const CompletionRequest& request);
 
 }  // namespace tailrace

@@ -21,9 +21,13 @@ void take_schema(FieldReader& fields, const char* name, const Json& value, Gramm
     parsed = std::move(*read);
     schema = &parsed;
   }
-  if (!schema->is_object()) return fields.set_error(name, std::string("must be a JSON schema, not ") + json_kind(*schema));
+  if (!schema->is_object()) {
+    return fields.set_error(name, std::string("must be a JSON schema, not ") + json_kind(*schema));
+  }
   // The compiler's own switches, which say how strict it is, are not the client's.
-  if (schema->contains("x-guidance")) return fields.set_error(name, "must not hold x-guidance", "unsupported_parameter");
+  if (schema->contains("x-guidance")) {
+    return fields.set_error(name, "must not hold x-guidance", "unsupported_parameter");
+  }
   out = {.outer = "", .kind = GrammarKind::kJsonSchema, .body = dumped(*schema)};
   if (out.body.size() > kMaxSchemaBytes) {
     fields.set_error(name, "is larger than " + std::to_string(kMaxSchemaBytes >> 10) + " KiB");

@@ -99,7 +99,9 @@ void ServerFixture::load() {
   model.text = text.text;
   const auto& names = options_.config.model;
   model.output = settle_output_format(names.tool_call_parser, names.reasoning_parser, *text.text).value();
-  model.grammars = Grammars::create(text.text->tokenizer, text.text->eos_ids, control_ids(model.output, *text.text->tokenizer)).value();
+  const TextModel& served = *text.text;
+  const auto control = control_ids(model.output, *served.tokenizer);
+  model.grammars = Grammars::create(served.tokenizer, served.eos_ids, control).value();
   model.context_length = options_.context_length;
   model.vocab_size = text.vocab_size;
   model.max_running_requests = options_.slots;

@@ -6,8 +6,8 @@
 // of the blocks bound the k-th largest of all from below, so that few blocks are read and the survivors are sorted in
 // shared memory. Where they do not fit there (flat distributions, large k, ties) the cut is found by histograms over
 // the row.
-// Masks. A constrained row's lies in pinned memory, with the length that it belongs to. Each scan CTA looks for itself; a
-// row of which one came before the mask is late: it gets no token, and its stop flag.
+// Masks. A constrained row's lies in pinned memory, with the length that it belongs to. Each scan CTA looks for itself;
+// a row of which one came before the mask is late: it gets no token, and its stop flag.
 // Order. Tokens are compared as 64-bit composites (key, ~id), key = the value or the probability as ordered bits: no
 // ties, so the lower id wins by itself. Sums that decide a cut or a draw are integers (probability x 2^44): exact in
 // any order.
@@ -232,7 +232,10 @@ __global__ void __launch_bounds__(kThreads, 1) choose_kernel(const SamplerParams
   if (threadIdx.x < 32) join_chunks(mine, inv_t, u, s);
   __syncthreads();
   if (s.late) {
-    if (threadIdx.x == 0) *out = static_cast<uint32_t>(kNoToken), __threadfence_system(), p.state.stopped[r.slot] = 1;
+    if (threadIdx.x == 0) {
+      *out = static_cast<uint32_t>(kNoToken), __threadfence_system();
+      p.state.stopped[r.slot] = 1;
+    }
     if (may_need_help) end_jobs(s);
     return;
   }

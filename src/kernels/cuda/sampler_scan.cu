@@ -20,8 +20,8 @@ __device__ __forceinline__ int place_of(int j) {
   return (threadIdx.x >> 5) * (kChunk / (kScanThreads / 32)) + j * kBlock + (threadIdx.x & 31) * 4;
 }
 
-// Whether the row's mask follows its kv_len tokens; the same on every thread. The host writes it while the step runs: the
-// mask is read after the length, and by no cached load.
+// Whether the row's mask follows its kv_len tokens; the same on every thread. The host writes it while the step runs:
+// the mask is read after the length, and by no cached load.
 __device__ bool mask_is_there(const RowStateView& state, const BatchRow& r) {
   int32_t len = 0;
   if (threadIdx.x == 0) {
@@ -31,7 +31,8 @@ __device__ bool mask_is_there(const RowStateView& state, const BatchRow& r) {
 }
 
 // What the mask allows stays above what it forbids, whatever the logits are, as the CPU's apply_mask.
-__device__ void mask_chunk(const RowStateView& state, const BatchRow& r, int first, int count, float (&value)[kPerThread]) {
+__device__ void mask_chunk(const RowStateView& state, const BatchRow& r, int first, int count,
+                           float (&value)[kPerThread]) {
   const uint32_t* mask = state.masks + r.slot * state.mask_words;
 #pragma unroll
   for (int j = 0; j < kPerThread / 4; ++j) {
