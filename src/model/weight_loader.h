@@ -21,7 +21,7 @@ namespace tailrace {
 // blocks whose memory is claimed but empty (or not even claimed when there is no device); load() then fills it.
 class WeightLoader {
  public:
-  // device null: plan only, every data pointer stays null and bytes() tells what would be claimed.
+  // device null: plan only, no data pointer points to memory of its own and bytes() tells what would be claimed.
   // dummy_seed: if given, shapes and formats from `config` and random values of that seed instead of the checkpoint's
   // tensors: BF16, and what its quantisation plans.
   WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config, const Backend& backend, Device* device,
