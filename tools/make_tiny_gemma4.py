@@ -43,7 +43,7 @@ NOT_EXPERTS = ["lm_head", "model.language_model.layers.*.self_attn*", "model.lan
                "model.language_model.layers.*.router*", "model.vision_tower*"]
 # Seeds are those with which no token is within rounding of other experts or other keys (bf16).
 VARIANTS = {
-    "gemma4": dict(seed=1, text=TEXT, scheme=None, prefix="model.language_model."),
+    "gemma4": dict(seed=8, text=TEXT, scheme=None, prefix="model.language_model."),
     "gemma4_nvfp4": dict(seed=1, text=TEXT, scheme="modelopt", experts_only=True, prefix="model.language_model.",
                          quantization=dict(MODELOPT, ignore=NOT_EXPERTS)),
     "gemma4_nvfp4_all": dict(seed=9, text=TEXT, scheme="modelopt", prefix="language_model.model.", experts="moe.experts",

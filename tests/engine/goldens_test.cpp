@@ -39,9 +39,12 @@ constexpr Way kInt8{"cpu", "", 0.09, 0.022}, kInt8OtherExpert{"cpu", "", 0.2, 0.
 // NVFP4 meets the same int8; with attention and the dense MLP in it, too, every product rounds: 0.44 at most, where another
 // expert was chosen, and 0.026 in the mean.
 constexpr Way kInt8Everywhere{"cpu", "", 0.5, 0.04};
-// CUDA rounds activations to bf16: 0.133 and 0.0140 on these; the reference with its activations rounded so is off by
+// CUDA rounds activations to bf16: 0.133 and 0.0140 on gpt-oss; the reference with its activations rounded so is off by
 // 0.112 and 0.0102.
 constexpr Way kRounded{"cuda", "", 0.2, 0.02};
+// Gemma 4's mixtures: 0.32 where another expert was chosen, 0.0133 in the mean; transformers in bf16 is off by up to 2.4
+// (0.10 to 0.99 but for one) and by 0.015 to 0.086 on them.
+constexpr Way kRoundedMixture{"cuda", "", 0.4, 0.02};
 
 class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
@@ -70,10 +73,13 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   // What is asked of this model.
   static bool four_bits() { return (is("gpt_oss") && !is("gpt_oss_bf16")) || is("nvfp4"); }
   static bool int8() { return std::string(way().backend) == "cpu" && four_bits(); }
-  static bool rounded() { return std::string(way().backend) == "cuda" && four_bits(); }
+  static bool gemma_mixture() { return is("gemma4") && !is("dense"); }
+  static bool on_cuda() { return std::string(way().backend) == "cuda"; }
+  static bool rounded() { return on_cuda() && four_bits(); }
   static bool everywhere() { return is("nvfp4_all") || is("dense_nvfp4"); }
   static const Way& tolerance() {
     if (int8() && everywhere()) return kInt8Everywhere;
+    if (on_cuda() && gemma_mixture()) return kRoundedMixture;
     return int8() ? kInt8OtherExpert : rounded() ? kRounded : way();
   }
   void expect_close(const LogitError& error) {

@@ -51,7 +51,9 @@ NextNorm CudaBlocks::next_norm(size_t index, const StepShape& step, XOrder* orde
   for (++index; index < blocks_->size(); ++index) {
     const LayerBlock& block = (*blocks_)[index];
     if (const auto* in = std::get_if<AttnInBlock>(&block)) {
-      return in->gate.rows > 0 ? prepared(in->norm, {&in->q, &in->k, &in->v, &in->gate}) : prepared(in->norm, {&in->q, &in->k, &in->v});
+      if (in->v.rows == 0) return prepared(in->norm, {&in->q, &in->k});
+      return in->gate.rows > 0 ? prepared(in->norm, {&in->q, &in->k, &in->v, &in->gate})
+                               : prepared(in->norm, {&in->q, &in->k, &in->v});
     }
     if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
       return prepared(delta->norm, {&delta->qkv, &delta->z, &delta->b, &delta->a});
@@ -133,18 +135,23 @@ __nv_bfloat16* CudaBlocks::pool_of(int group, int layer) const {
 }
 
 void CudaBlocks::run(const AttnInBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
-  const bool biased = project({&b.q, &b.k, &b.v}, b.norm, scratch_->qkv, step, stream);
+  const bool own_values = b.v.rows > 0;
+  const bool biased = own_values ? project({&b.q, &b.k, &b.v}, b.norm, scratch_->qkv, step, stream)
+                                 : project({&b.q, &b.k}, b.norm, scratch_->qkv, step, stream);
   if (b.gate.rows > 0) project({&b.gate}, b.norm, scratch_->attention_gate, step, stream);
   const KvGroupView& kv = binding_.batch.groups[b.group];
   CUDA_CHECK(finish_qkv(rows_of(step),
                         {.qkv = scratch_->qkv,
+                         .keys_are_values = !own_values,
                          .q_bias = biased ? nullptr : b.q.bias,
                          .k_bias = biased ? nullptr : b.k.bias,
-                         .v_bias = biased ? nullptr : b.v.bias,
+                         .v_bias = biased ? nullptr : own_values ? b.v.bias : b.k.bias,
                          .q_norm = b.q_norm.weight,
                          .k_norm = b.k_norm.weight,
+                         .v_norm = b.v_norm.weight,
                          .q_eps = b.q_norm.eps,
                          .k_eps = b.k_norm.eps,
+                         .v_eps = b.v_norm.eps,
                          .inv_freq = b.rope.inv_freq,
                          .rotary_dim = b.rope.rotary_dim,
                          .rope_scale = b.rope.scale,
@@ -279,8 +286,15 @@ void CudaBlocks::residual(const Weight& w, const Norm& post_norm, const __nv_bfl
     if (!after) next = {};  // the block after normalises for itself
   }
   if (after) {
-    CUDA_CHECK(add_post_norm(scratch_->y, step.num_tokens, hidden, post_norm.weight, post_norm.eps, out_scale, scratch_->x,
-                             next, stream));
+    CUDA_CHECK(mix({.tokens = step.num_tokens,
+                    .hidden = hidden,
+                    .x = scratch_->x,
+                    .dense = scratch_->y,
+                    .sum_norm = post_norm.weight,
+                    .sum_eps = post_norm.eps,
+                    .out_scale = out_scale,
+                    .next = next},
+                   stream));
     num_squares_ = 1, order = XOrder::kBf16;
   }
   prepared_ = next.next != nullptr, prepared_order_ = order;

@@ -47,6 +47,14 @@ std::string experts_unsupported(const MoeBlock& moe) {
   return "";
 }
 
+// Values of the norm behind a block of projections, or 0.
+int64_t post_norm_width(const LayerBlock& block) {
+  const auto* out = std::get_if<AttnOutBlock>(&block);
+  if (out != nullptr && out->post_norm.weight != nullptr) return out->o.rows;
+  const auto* mlp = std::get_if<MlpBlock>(&block);
+  return mlp != nullptr && mlp->post_norm.weight != nullptr ? mlp->down.rows : 0;
+}
+
 // Why no kernel serves the recurrent layer, or "".
 std::string delta_unsupported(const GatedDeltaBlock& delta) {
   if (!has_hopper_code()) return "linear attention needs a GPU of compute capability 9.0";
@@ -83,18 +91,13 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
       if (const Status status = check_moe(*moe); !status.ok()) return fail(status);
       if (const std::string why = experts_unsupported(*moe); !why.empty()) return refuse(why);
     }
-    if (const auto* in = std::get_if<AttnInBlock>(&block); in && (in->v_norm.weight != nullptr || in->v.rows == 0)) {
-      return refuse("values that are normed, or keys that double as values");
-    }
     if (const auto* mlp = std::get_if<MlpBlock>(&block); mlp && mlp->out_scale != nullptr && mlp->post_norm.weight == nullptr) {
       return refuse("a scale on the residual stream of an MLP without a norm behind it");
     }
+    if (post_norm_width(block) > kMostNormedHidden) return refuse("a norm behind a block of more than 8192 values");
     for_each_product(block, count);
-    if (const auto* out = std::get_if<AttnOutBlock>(&block)) {
-      s.has_post_norm |= out->post_norm.weight != nullptr;
-    } else if (const auto* mlp = std::get_if<MlpBlock>(&block)) {
-      s.has_post_norm |= mlp->post_norm.weight != nullptr;
-    } else if (const auto* a = std::get_if<AttentionBlock>(&block)) {
+    s.has_post_norm |= post_norm_width(block) > 0;
+    if (const auto* a = std::get_if<AttentionBlock>(&block)) {
       if (!attention.supported(a->head_dim, a->q_heads, a->kv_heads)) {
         return refuse("attention of " + std::to_string(a->q_heads) + " query and " + std::to_string(a->kv_heads) +
                       " KV heads of " + std::to_string(a->head_dim) + " dims");

@@ -41,8 +41,9 @@ enum class ProductOut : uint8_t {
 template <typename Fn>
 void for_each_product(const LayerBlock& block, const Fn& fn) {
   if (const auto* in = std::get_if<AttnInBlock>(&block)) {
-    for (const Weight* w : {&in->q, &in->k, &in->v}) fn(*w, ProductOut::kSums);
-    if (in->gate.rows > 0) fn(in->gate, ProductOut::kSums);
+    for (const Weight* w : {&in->q, &in->k, &in->v, &in->gate}) {
+      if (w->rows > 0) fn(*w, ProductOut::kSums);
+    }
   } else if (const auto* delta = std::get_if<GatedDeltaBlock>(&block)) {
     for (const Weight* w : {&delta->qkv, &delta->z, &delta->b, &delta->a, &delta->out}) fn(*w, ProductOut::kSums);
   } else if (const auto* out = std::get_if<AttnOutBlock>(&block)) {

@@ -346,15 +346,24 @@ __device__ __forceinline__ void add_scaled(float4& sum, const float4& v, float b
 }
 __device__ __forceinline__ float squares_of(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
-// Four columns of what the token's experts gave.
+// Four columns of what the token's experts gave; eight loads at a time are under way.
 __device__ __forceinline__ float4 experts_sum(const MixParams& p, int t, int k) {
-  const int32_t* entry = p.routing.entry + int64_t{t} * p.top_k;
-  const float* share = p.routing.shares + int64_t{t} * p.top_k;
+  constexpr int kTogether = 8;
   float4 v = {0, 0, 0, 0};
-#pragma unroll 4
-  for (int i = 0; i < p.top_k; ++i) {
-    const int from = __ldcg(entry + i);
-    if (from >= 0) add_scaled(v, __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{from} * p.hidden + k)), __ldcg(share + i));
+  for (int first = 0; first < p.top_k; first += kTogether) {
+    const int64_t at = int64_t{t} * p.top_k + first;
+    float4 y[kTogether];
+    float share[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const bool real = first + i < p.top_k;
+      const int from = real ? __ldcg(p.routing.entry + at + i) : -1;
+      share[i] = real ? __ldcg(p.routing.shares + at + i) : 0.0f;
+      y[i] = from < 0 ? float4{0, 0, 0, 0}
+                      : __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{from} * p.hidden + k));
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) add_scaled(v, y[i], share[i]);
   }
   return v;
 }
@@ -405,9 +414,22 @@ __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ M
   if (threadIdx.x == 0) p.next.squares[int64_t{blockIdx.y} * p.squares_stride + t] = total;
 }
 
-// A CTA takes a token: norms need all of its columns.
-template <int PARTS>
-__global__ void __launch_bounds__(kThreads) mix_normed_kernel(const __grid_constant__ MixParams p) {
+// Two sums over a CTA; calls in turn take rooms of their own.
+template <int THREADS>
+__device__ __forceinline__ float2 block_sums(float a, float b, float2 (&room)[32]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float2 mine = {warp_sum(a), warp_sum(b)};
+  if (lane == 0) room[warp] = mine;
+  __syncthreads();
+  const float2 v = lane < THREADS / 32 ? room[lane] : float2{0, 0};
+  return {warp_sum(v.x), warp_sum(v.y)};
+}
+
+// A CTA takes a token: norms need all of its columns. Few tokens: a thread for every four of them, since what counts is
+// the latency of the loads.
+template <int THREADS, int PARTS>
+__global__ void __launch_bounds__(THREADS) mix_normed_kernel(const __grid_constant__ MixParams p) {
+  __shared__ float2 room[3][32];
   ptx::let_next_kernel_start();
   const int t = blockIdx.x;
   ptx::wait_for_previous_kernel();
@@ -415,16 +437,19 @@ __global__ void __launch_bounds__(kThreads) mix_normed_kernel(const __grid_const
   float sum_squares = 0, dense_squares = 0;
 #pragma unroll
   for (int i = 0; i < PARTS; ++i) {
-    const int k = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    const int k = (i * THREADS + static_cast<int>(threadIdx.x)) * 4;
     if (k >= p.hidden) continue;
-    sum[i] = experts_sum(p, t, k);
     if (p.dense != nullptr) dense[i] = __ldcg(reinterpret_cast<const float4*>(p.dense + int64_t{t} * p.hidden + k));
+    sum[i] = experts_sum(p, t, k);
     sum_squares += squares_of(sum[i]), dense_squares += squares_of(dense[i]);
   }
-  const auto factor = [&](float squares, float eps) { return rsqrtf(block_sum(squares) / static_cast<float>(p.hidden) + eps); };
-  const float of_experts = p.experts_norm != nullptr ? factor(sum_squares, p.experts_eps) : 1.0f;
-  const float of_dense = (p.dense_norm != nullptr ? factor(dense_squares, p.dense_eps) : 1.0f) *
-                         (p.dense_share != nullptr ? __ldcg(p.dense_share + t) : 1.0f);
+  const auto factor = [&](float squares, float eps) { return rsqrtf(squares / static_cast<float>(p.hidden) + eps); };
+  float of_experts = 1, of_dense = p.dense_share != nullptr ? __ldcg(p.dense_share + t) : 1.0f;
+  if (p.experts_norm != nullptr || p.dense_norm != nullptr) {
+    const float2 squares = block_sums<THREADS>(sum_squares, dense_squares, room[0]);
+    if (p.experts_norm != nullptr) of_experts = factor(squares.x, p.experts_eps);
+    if (p.dense_norm != nullptr) of_dense *= factor(squares.y, p.dense_eps);
+  }
   const auto weighted = [&](const float4& v, const float* weight, int k, float by) {
     const float4 w = weight != nullptr ? *reinterpret_cast<const float4*>(weight + k) : float4{1, 1, 1, 1};
     return float4{v.x * w.x * by, v.y * w.y * by, v.z * w.z * by, v.w * w.w * by};
@@ -432,22 +457,22 @@ __global__ void __launch_bounds__(kThreads) mix_normed_kernel(const __grid_const
   sum_squares = 0;
 #pragma unroll
   for (int i = 0; i < PARTS; ++i) {
-    const int k = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    const int k = (i * THREADS + static_cast<int>(threadIdx.x)) * 4;
     if (k >= p.hidden) continue;
     sum[i] = weighted(sum[i], p.experts_norm, k, of_experts);
     add_scaled(sum[i], weighted(dense[i], p.dense_norm, k, of_dense), 1);
     sum_squares += squares_of(sum[i]);
   }
-  const float of_sum = p.sum_norm != nullptr ? factor(sum_squares, p.sum_eps) : 1.0f;
+  const float of_sum = p.sum_norm != nullptr ? factor(block_sums<THREADS>(sum_squares, 0, room[1]).x, p.sum_eps) : 1.0f;
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < PARTS; ++i) {
-    const int k = (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+    const int k = (i * THREADS + static_cast<int>(threadIdx.x)) * 4;
     if (k < p.hidden) squares += add_to_residual(p, t, k, weighted(sum[i], p.sum_norm, k, of_sum));
   }
   if (p.next.next == nullptr) return;
-  const float total = block_sum(squares);
-  if (threadIdx.x == 0) p.next.squares[t] = total;
+  squares = block_sums<THREADS>(squares, 0, room[2]).x;
+  if (threadIdx.x == 0) p.next.squares[t] = squares;
 }
 
 template <Format F>
@@ -490,8 +515,14 @@ cudaError_t mix(const MixParams& p, cudaStream_t stream) {
   if (!p.norms()) {
     return launch_overlapped(mix_kernel, dim3(tokens, static_cast<unsigned>(mixture_parts(p))), kThreads, 0, stream, p);
   }
-  if (p.hidden <= 4 * kThreads * 3) return launch_overlapped(mix_normed_kernel<3>, tokens, kThreads, 0, stream, p);
-  return launch_overlapped(mix_normed_kernel<8>, tokens, kThreads, 0, stream, p);
+  constexpr int kWideThreads = 1024, kWideTokens = 64;
+  const auto start = [&](auto kernel, int threads) { return launch_overlapped(kernel, tokens, threads, 0, stream, p); };
+  if (p.tokens <= kWideTokens) {
+    return p.hidden <= 4 * kWideThreads ? start(mix_normed_kernel<kWideThreads, 1>, kWideThreads)
+                                        : start(mix_normed_kernel<kWideThreads, 2>, kWideThreads);
+  }
+  if (p.hidden <= 4 * kThreads * 3) return start(mix_normed_kernel<kThreads, 3>, kThreads);
+  return start(mix_normed_kernel<kThreads, 8>, kThreads);
 }
 
 }  // namespace tailrace::cuda

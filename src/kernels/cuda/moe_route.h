@@ -74,8 +74,8 @@ cudaError_t gather_entries(const Routing& routing, int tokens, int top_k, int co
 // norm(dense))) * out_scale, in fp32, each norm and dense where they are there. next: see token_ops.h, its sums of squares
 // in mixture_parts(p) parts of squares_stride.
 struct MixParams {
-  Routing routing;
-  int tokens = 0, top_k = 0, hidden = 0;
+  Routing routing = {};
+  int tokens = 0, top_k = 0, hidden = 0;  // top_k 0: no experts, as after attention
   const float* y = nullptr;  // [entries][hidden]
   float* x = nullptr;        // [tokens][hidden]
   const float* dense = nullptr;        // [tokens][hidden] or null

@@ -266,27 +266,6 @@ norm_last_kernel(StepRows rows, const float* x, int hidden, const float* weight,
   normalise(x + int64_t{row.q_start + row.q_len - 1} * hidden, hidden, weight, eps, order, to);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    post_norm_kernel(const float* y, int hidden, const float* weight, float eps, const float* out_scale, float* x, NextNorm next) {
-  enter();
-  const int t = blockIdx.x;
-  y += int64_t{t} * hidden, x += int64_t{t} * hidden;
-  float squares = 0;
-  for (int k = threadIdx.x; k < hidden; k += kThreads) squares += y[k] * y[k];
-  const float factor = rsqrtf(block_sum(squares) / static_cast<float>(hidden) + eps);
-  squares = 0;
-  const float scale = out_scale != nullptr ? *out_scale : 1.0f;
-  for (int k = threadIdx.x; k < hidden; k += kThreads) {
-    const float v = (x[k] + y[k] * factor * weight[k]) * scale;
-    x[k] = v;
-    squares += v * v;
-    if (next.next != nullptr) next.next[int64_t{t} * hidden + k] = __float2bfloat16(v * next.weight[k]);
-  }
-  if (next.next == nullptr) return;
-  squares = block_sum(squares);
-  if (threadIdx.x == 0) next.squares[t] = squares;
-}
-
 // ---- q|k|v -------------------------------------------------------------------------------------------------------
 
 constexpr int kMaxHeadDim = 512;
@@ -312,7 +291,9 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __gr
   const BatchRow row = rows.rows[row_of(rows, t)];
   if (row.kv_len == 0 && !is_q) return;  // idle
   const int position = position_of(row, t);
-  const float* from = p.qkv + (int64_t{t} * num_heads + head) * dim;
+  const int stored_heads = p.q_heads + (p.keys_are_values ? 1 : 2) * p.kv_heads;
+  const int stored = is_v && p.keys_are_values ? head - p.kv_heads : head;
+  const float* from = p.qkv + (int64_t{t} * stored_heads + stored) * dim;
   const float* bias = is_q ? p.q_bias : is_v ? p.v_bias : p.k_bias;
   float* v = heads[warp];
   float squares = 0;
@@ -320,11 +301,11 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __gr
     const float value = __ldcg(from + d) + (bias != nullptr ? bias[h * dim + d] : 0.0f);
     v[d] = value, squares += value * value;
   }
-  const float* norm = is_q ? p.q_norm : is_v ? nullptr : p.k_norm;
+  const float* norm = is_q ? p.q_norm : is_v ? p.v_norm : p.k_norm;
   if (norm != nullptr) {
 #pragma unroll
     for (int o = 16; o > 0; o >>= 1) squares += __shfl_xor_sync(~0u, squares, o);
-    const float factor = rsqrtf(squares / static_cast<float>(dim) + (is_q ? p.q_eps : p.k_eps));
+    const float factor = rsqrtf(squares / static_cast<float>(dim) + (is_q ? p.q_eps : is_v ? p.v_eps : p.k_eps));
     for (int d = lane; d < dim; d += 32) v[d] *= factor * norm[d];
   }
   __syncwarp();
@@ -463,10 +444,6 @@ cudaError_t rms_norm(const float* x, int tokens, int hidden, const float* weight
 cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, const float* weight, float eps,
                           XOrder order, __nv_bfloat16* out, cudaStream_t stream) {
   return launch(norm_last_kernel, rows.num_rows, kThreads, stream, rows, x, hidden, weight, eps, order, out);
-}
-cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, const float* out_scale,
-                          float* x, const NextNorm& next, cudaStream_t stream) {
-  return launch(post_norm_kernel, tokens, kThreads, stream, y, hidden, weight, eps, out_scale, x, next);
 }
 cudaError_t finish_qkv(const StepRows& rows, const QkvParams& p, cudaStream_t stream) {
   const int64_t units = int64_t{rows.num_tokens} * (p.q_heads + 2 * p.kv_heads);

@@ -71,17 +71,14 @@ cudaError_t rms_norm(const float* x, int tokens, int hidden, const float* weight
 cudaError_t rms_norm_last(const StepRows& rows, const float* x, int hidden, const float* weight, float eps,
                           XOrder order, __nv_bfloat16* out, cudaStream_t stream);
 
-// x = (x + y * rsqrt(mean(y^2) + eps) * weight) * out_scale; out_scale [1], or null: 1
-cudaError_t add_post_norm(const float* y, int tokens, int hidden, const float* weight, float eps, const float* out_scale,
-                          float* x, const NextNorm& next, cudaStream_t stream);
-
 // q|k|v of a token -> q for attention, k and v in the pool (not of idle rows): bias, norms over a head, rotation of the
 // first rotary_dim dims (NeoX pairs), in this order.
 struct QkvParams {
-  const float* qkv;          // [tokens][(q_heads + 2 kv_heads) * head_dim]
+  const float* qkv;          // [tokens][(q_heads + 2 kv_heads) * head_dim], or without v
+  bool keys_are_values;      // v is k before its norm
   const float *q_bias, *k_bias, *v_bias;  // null: none, or added already
-  const float *q_norm, *k_norm;           // [head_dim] or null
-  float q_eps, k_eps;
+  const float *q_norm, *k_norm, *v_norm;  // [head_dim] or null
+  float q_eps, k_eps, v_eps;
   const float* inv_freq;     // [rotary_dim / 2]
   int rotary_dim;
   float rope_scale;
