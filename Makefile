@@ -137,7 +137,7 @@ gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GP
 	@rm -rf bundle && mkdir -p bundle/models
 	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(BUILD)/tests/engine/gpu_engine_test bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh
-	@cp -r $(wildcard tests/goldens/gguf_* tests/goldens/gpt_oss*) $(BUNDLE_MODELS) bundle/models/
+	@cp -r $(wildcard tests/goldens/gguf_* tests/goldens/gpt_oss* tests/goldens/gemma4 tests/goldens/gemma4_nvfp4) $(BUNDLE_MODELS) bundle/models/
 	@cp -r bench/shapes configs tests/goldens bundle/
 	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
 

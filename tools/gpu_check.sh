@@ -67,7 +67,7 @@ else
     bounds=()
     # Where two experts' logits are close, another order of sums takes another expert: a step of the function, whatever
     # the precision. A token that led by 1.0 was seen to change so, of these models' logits.
-    [[ $model == *gpt_oss* ]] && bounds=(--tolerance 1 --max-forced 0.1)
+    [[ $model == *gpt_oss* || $model == *gemma4* ]] && bounds=(--tolerance 1 --max-forced 0.1)
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
     run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare \
       "${bounds[@]}"

@@ -46,8 +46,9 @@ VARIANTS = {
     "gemma4": dict(seed=8, text=TEXT, scheme=None, prefix="model.language_model."),
     "gemma4_nvfp4": dict(seed=1, text=TEXT, scheme="modelopt", experts_only=True, prefix="model.language_model.",
                          quantization=dict(MODELOPT, ignore=NOT_EXPERTS)),
-    "gemma4_nvfp4_all": dict(seed=9, text=TEXT, scheme="modelopt", prefix="language_model.model.", experts="moe.experts",
-                             quantization=dict(MODELOPT, ignore=["lm_head", "*router*", "model.vision_tower*"])),
+    "gemma4_nvfp4_all": dict(seed=9, text=TEXT, scheme="modelopt", prefix="language_model.model.",
+                             experts="moe.experts", quantization=dict(
+                                 MODELOPT, ignore=["lm_head", "*router*", "model.vision_tower*"])),
     "gemma4_fp8": dict(seed=1, text=TEXT, scheme="fp8", prefix="model.language_model.", quantization=dict(
         quant_method="compressed-tensors", format="float-quantized", quantization_status="compressed",
         ignore=["lm_head", "re:.*router.*", "re:.*vision.*"], kv_cache_scheme=None,
@@ -55,7 +56,8 @@ VARIANTS = {
             targets=["Linear"], weights=dict(BITS8, dynamic=False, strategy="channel"),
             input_activations=dict(BITS8, dynamic=True, strategy="token"))))),
     "gemma4_dense": dict(seed=3, text=DENSE, scheme=None, prefix="model."),
-    "gemma4_dense_nvfp4": dict(seed=1, text=DENSE, scheme="compressed", prefix="model.language_model.", quantization=dict(
+    "gemma4_dense_nvfp4": dict(
+        seed=1, text=DENSE, scheme="compressed", prefix="model.language_model.", quantization=dict(
         quant_method="compressed-tensors", format="nvfp4-pack-quantized", quantization_status="compressed",
         ignore=["lm_head", "re:.*vision.*"], kv_cache_scheme=None, config_groups=dict(group_0=dict(
             targets=["Linear"], weights=dict(num_bits=4, type="float", symmetric=True, strategy="tensor_group",
@@ -68,7 +70,7 @@ def is_expert(name):
 
 
 def nvfp4(values):
-    """(bytes [rows, cols / 2], E4M3 scales [rows, cols / 16], scale of the matrix, their meaning) of a float32 matrix."""
+    """(bytes [rows, cols / 2], E4M3 scales [rows, cols / 16], scale of the matrix, meaning) of a float32 matrix."""
     blocks = values.reshape(values.shape[0], -1, 16)
     scale = values.abs().max() / (6 * 448)
     stored = (blocks.abs().amax(-1) / 6 / scale).clamp(max=448).to(torch.float8_e4m3fn)

@@ -12,7 +12,7 @@ enum class Format : uint8_t {
   kQ4_K, kQ5_K, kQ6_K,                // GGUF, super-blocks of 256
   kF8E4M3,                            // 1-4-3 bits, no infinity, NaN is 0x7f and 0xff; scaled by a tensor of its own
   kMXFP4,                             // blocks of 32: 2^(byte - 127), then 4-bit floats e2m1; low nibbles come first
-  kNVFP4,                             // blocks of 16: a scale e4m3, then e2m1, even values in low nibbles; scaled as kF8E4M3
+  kNVFP4,                             // blocks of 16: e4m3, then e2m1, even values in low nibbles; scaled as kF8E4M3
   kU8,                                // bytes whose meaning another tensor gives; no values of their own
 };
 inline constexpr int kNumFormats = 14;  // that hold values

@@ -40,8 +40,8 @@ struct DenseBranch {
   bool present() const { return gate.rows > 0; }
 };
 
-// n = norm(x); r = router n, or router router_norm(x). Chosen are the top_k largest of r, ties to the lower id, each with
-// its share w of a softmax over the chosen, times expert_scale. e = experts_post_norm(sum over the chosen e, largest
+// n = norm(x); r = router n, or router router_norm(x). Chosen are the top_k largest of r, ties to the lower id, each
+// with its share w of a softmax over the chosen, times expert_scale. e = experts_post_norm(sum over the chosen e, largest
 // first, of w_e (down_e act(gate_e n, up_e n))). d = sigmoid(share n) post_norm(down act(gate m, up m)), m the branch's
 // norm of x or n. x = (x + post_norm(e + d)) * out_scale. Products add biases.
 struct MoeBlock {

@@ -67,8 +67,8 @@ class ExpertTensors : public ::testing::Test {
     add("gate_up_proj_scales", "U8", {kExperts, scale_rows, 1}, scales);
     add_bf16("gate_up_proj_bias", {kExperts, 2 * kRows});
   }
-  // Gate of every expert in NVFP4: value 0 of row r of expert e is 6 * (1 + r) * 2^e (in compressed-tensors' spelling the
-  // scale divides), all others are 0.
+  // Gate of every expert in NVFP4: value 0 of row r of expert e is 6 * (1 + r) * 2^e (in compressed-tensors' spelling
+  // the scale divides), all others are 0.
   void add_nvfp4(bool compressed) {
     for (int e = 0; e < kExperts; ++e) {
       const std::string module = std::to_string(e) + ".gate_proj.weight";

@@ -1,6 +1,6 @@
-// Gemma 4: x += norm(attn(norm(x))); x = (x + norm(mlp(norm(x)))) * scalar, windows in most layers, and full ones with heads
-// of their own, whose keys double as values. In mixtures the MLP and the experts run side by side, each between norms of
-// its own; the router reads a third norm of x, which has no weights but a scale.
+// Gemma 4: x += norm(attn(norm(x))); x = (x + norm(mlp(norm(x)))) * scalar, windows in most layers, and full ones with
+// heads of their own, whose keys double as values. In mixtures the MLP and the experts run side by side, each between
+// norms of its own; the router reads a third norm of x, which has no weights but a scale.
 #include <cmath>
 
 #include "model/layers.h"

@@ -169,7 +169,8 @@ RopeConfig read_rope(ConfigFields& owner, const nlohmann::json* params, double t
 // Older files: rope_scaling, rope_theta, rope_local_base_freq. Newer: rope_parameters, flat or an entry per layer type.
 void read_ropes(ConfigFields& fields, const Family& family, ModelConfig* config) {
   const bool gemma = family.architecture == Architecture::kGemma3;
-  const bool gpt_oss = family.architecture == Architecture::kGptOss, gemma4 = family.architecture == Architecture::kGemma4;
+  const bool gpt_oss = family.architecture == Architecture::kGptOss;
+  const bool gemma4 = family.architecture == Architecture::kGemma4;
   const double theta = fields.number_or("rope_theta", gemma || gemma4 ? 1e6 : gpt_oss ? 150000.0 : 1e4, 1.0, 1e15);
   const nlohmann::json* params = fields.object("rope_parameters");
   const nlohmann::json* full = params ? params : fields.object("rope_scaling");

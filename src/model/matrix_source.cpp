@@ -13,7 +13,8 @@ using Kind = TensorFault::Kind;
 void add_nvfp4(TensorFinder& finder, const std::string& values, const std::string& blocks, const std::string& scale,
                MatrixSource* out) {
   if (out->cols % 16 != 0) {
-    return finder.add_fault(Kind::kOther, values + ": a width of " + std::to_string(out->cols) + " is no multiple of 16");
+    return finder.add_fault(Kind::kOther,
+                            values + ": a width of " + std::to_string(out->cols) + " is no multiple of 16");
   }
   out->format = Format::kNVFP4;
   out->values = finder.get(values, {out->rows, out->cols / 2}, Format::kU8);

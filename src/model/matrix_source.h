@@ -31,8 +31,8 @@ struct MatrixSource {
   size_t packed_rows_bytes() const { return stored_row_bytes(format, cols) * static_cast<size_t>(rows); }
 };
 
-// What is there decides; `quantization` says how scales lie and what must be there. A fault, kept by `finder`, names the
-// tensor that is missing, misshapen, of a type that does not belong there, or stored otherwise than it must be.
+// What is there decides; `quantization` says how scales lie and what must be there. A fault, kept by `finder`, names
+// the tensor that is missing, misshapen, of a type that does not belong there, or stored otherwise than it must be.
 MatrixSource find_matrix(TensorFinder& finder, const Quantization& quantization, const std::string& name, int64_t rows,
                          int64_t cols);
 

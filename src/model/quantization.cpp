@@ -157,8 +157,8 @@ void read_modules(ConfigFields& fields, Quantization* out) {
     const std::string algo = module.text_or("quant_algo", "");
     const std::optional<Format> format = format_of_algo(algo);
     if (!format || (*format == Format::kNVFP4 && module.integer_or("group_size", 16, 1, 4096) != 16)) {
-      module.fault(StatusCode::kUnsupported, "quant_algo '" + printable(algo) + "' of that group_size is not supported " +
-                                                 "(FP8, and NVFP4 in groups of 16 are)");
+      module.fault(StatusCode::kUnsupported, "quant_algo '" + printable(algo) + "' of that group_size is not " +
+                                                 "supported (FP8, and NVFP4 in groups of 16 are)");
     }
     fields.fault(module.status());
     if (!fields.status().ok()) return;

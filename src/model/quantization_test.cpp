@@ -129,7 +129,8 @@ TEST(Quantization, which_matrices_are_quantised) {
 }
 
 TEST(Quantization, nvfp4_and_mixtures_are_read_by_tensor) {
-  const char *expert = "model.layers.7.mlp.experts.31.up_proj.weight", *q_proj = "model.layers.3.self_attn.q_proj.weight";
+  const char* expert = "model.layers.7.mlp.experts.31.up_proj.weight";
+  const char* q_proj = "model.layers.3.self_attn.q_proj.weight";
   Quantization q = parse(kMixed);
   EXPECT_TRUE(q.by_tensor && !q.fp8 && q.any());
   EXPECT_EQ(planned_format(q, expert), Format::kNVFP4);

@@ -188,7 +188,8 @@ ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
                     .count = source->experts,
                     .stride = static_cast<int64_t>(stride)};
   float* scales = nullptr;
-  const int64_t scale_count = source->scaled() ? source->rows * scales_per_row(source->each[0].layout, source->cols) : 0;
+  const int64_t scale_count =
+      source->scaled() ? source->rows * scales_per_row(source->each[0].layout, source->cols) : 0;
   if (source->scaled()) {
     out.first.scale = scales = claim_values(source->experts * scale_count);
     out.first.scale_cols = scale_cols_of(source->each[0]);

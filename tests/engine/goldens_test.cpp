@@ -36,14 +36,14 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
 // and 0.05) a token chose another expert: the second and third logits of its router, or of one that it attends to, are
 // within the rounding (0.03 apart).
 constexpr Way kInt8{"cpu", "", 0.09, 0.022}, kInt8OtherExpert{"cpu", "", 0.2, 0.055};
-// NVFP4 meets the same int8; with attention and the dense MLP in it, too, every product rounds: 0.44 at most, where another
-// expert was chosen, and 0.026 in the mean.
+// NVFP4 meets the same int8; with attention and the dense MLP in it, too, every product rounds: 0.44 at most, where
+// another expert was chosen, and 0.026 in the mean.
 constexpr Way kInt8Everywhere{"cpu", "", 0.5, 0.04};
 // CUDA rounds activations to bf16: 0.133 and 0.0140 on gpt-oss; the reference with its activations rounded so is off by
 // 0.112 and 0.0102.
 constexpr Way kRounded{"cuda", "", 0.2, 0.02};
-// Gemma 4's mixtures: 0.32 where another expert was chosen, 0.0133 in the mean; transformers in bf16 is off by up to 2.4
-// (0.10 to 0.99 but for one) and by 0.015 to 0.086 on them.
+// Gemma 4's mixtures: 0.32 where another expert was chosen, 0.0133 in the mean; transformers in bf16 is off by up to
+// 2.4 (0.10 to 0.99 but for one) and by 0.015 to 0.086 on them.
 constexpr Way kRoundedMixture{"cuda", "", 0.4, 0.02};
 
 class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
@@ -198,8 +198,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Goldens, ::testing::Combine(::testing::ValuesIn
                          case_name);
 INSTANTIATE_TEST_SUITE_P(Fp8, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenFp8), ::testing::Range(0, 5)),
                          case_name);
-INSTANTIATE_TEST_SUITE_P(Gemma4, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenGemma4), ::testing::Range(0, 5)),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(Gemma4, Goldens,
+                         ::testing::Combine(::testing::ValuesIn(kGoldenGemma4), ::testing::Range(0, 5)), case_name);
 INSTANTIATE_TEST_SUITE_P(Recurrent, Goldens,
                          ::testing::Combine(::testing::ValuesIn(kGoldenRecurrent), ::testing::Range(0, 5)), case_name);
 INSTANTIATE_TEST_SUITE_P(Moe, Goldens, ::testing::Combine(::testing::ValuesIn(kGoldenMoe), ::testing::Range(0, 5)),

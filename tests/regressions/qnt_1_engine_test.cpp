@@ -1,5 +1,5 @@
-// Case QNT-1 for 8-bit floats, MXFP4 and NVFP4: a scale that is missing, misshapen or no number must end the load with its
-// tensor's name; a matrix that should be quantised and is not is an error, too. What loads is checked by the goldens
+// Case QNT-1 for 8-bit floats, MXFP4 and NVFP4: a scale that is missing, misshapen or no number must end the load with
+// its tensor's name; a matrix that should be quantised and is not is an error, too. What loads is checked by the goldens
 // fp8_*, gpt_oss and gemma4_*.
 #include <gtest/gtest.h>
 

@@ -47,8 +47,8 @@ nlohmann::json tiny_gemma3_config();
 // 4 layers, every other one with a window of 24 keys; sinks; 8 experts, 2 a token, in bf16 or MXFP4.
 nlohmann::json tiny_gpt_oss_config(bool mxfp4 = false);
 
-// 4 layers, every other one full with heads of their own whose keys are the values; 8 experts, 2 a token, beside a dense
-// MLP, in bf16 or NVFP4.
+// 4 layers, every other one full with heads of their own whose keys are the values; 8 experts, 2 a token, beside a
+// dense MLP, in bf16 or NVFP4.
 nlohmann::json tiny_gemma4_config(bool nvfp4 = false);
 
 // Seeded random weights for every tensor that `config` asks for, scaled so that attention matters: scores spread by

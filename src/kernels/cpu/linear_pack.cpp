@@ -23,7 +23,8 @@ Status check_shape(const TensorView& tensor) {
   const int block = format_traits(tensor.format).block_elems;
   const int multiple = tensor.format == Format::kNVFP4 ? kBlock : block;  // activations come in blocks of 32
   if (cols % multiple != 0) {
-    return shape_error(tensor, "its width " + std::to_string(cols) + " is not a multiple of " + std::to_string(multiple));
+    return shape_error(tensor,
+                       "its width " + std::to_string(cols) + " is not a multiple of " + std::to_string(multiple));
   }
   const size_t row_bytes = stored_row_bytes(tensor.format, cols);
   if (tensor.bytes / row_bytes != static_cast<size_t>(rows) || tensor.bytes % row_bytes != 0) {

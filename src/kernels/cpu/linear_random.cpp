@@ -82,7 +82,8 @@ void fill_e2m1(Format format, int64_t rows, int64_t cols, uint64_t seed, uint8_t
     uint8_t* out = tile;
     for (int64_t group = 0; group * kGroupBlocks < blocks; ++group) {
       const int count = blocks_of_group(blocks, group);
-      const size_t codes = code_bytes(4) * static_cast<size_t>(count), scales = scale_bytes(scheme(format).scales, count);
+      const size_t codes = code_bytes(4) * static_cast<size_t>(count);
+      const size_t scales = scale_bytes(scheme(format).scales, count);
       for (size_t at = 0; at < codes; at += 8) {
         const uint64_t bits = random();
         std::memcpy(out + at, &bits, 8);

@@ -18,8 +18,7 @@ namespace {
 
 constexpr Format kFormats[] = {Format::kF32,  Format::kF16,  Format::kBF16, Format::kQ4_0, Format::kQ4_1, Format::kQ5_0,
                                Format::kQ5_1, Format::kQ8_0, Format::kQ4_K, Format::kQ5_K, Format::kQ6_K,
-                               Format::kF8E4M3,
-                               Format::kMXFP4, Format::kNVFP4};
+                               Format::kF8E4M3, Format::kMXFP4, Format::kNVFP4};
 constexpr const char* kIsas[] = {"avx512_vnni", "avx2", "portable"};
 
 struct Free {

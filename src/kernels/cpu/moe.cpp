@@ -150,8 +150,8 @@ void down(const Pass& pass) {
   });
 }
 
-// The branch beside the experts, to scratch.dense and scratch.share; inputs of the experts' norm are prepared where it has
-// none of its own.
+// The branch beside the experts, to scratch.dense and scratch.share; inputs of the experts' norm are prepared where it
+// has none of its own.
 void dense_branch(const Pass& pass) {
   const DenseBranch& dense = pass.block.dense;
   if (!dense.present()) return;
