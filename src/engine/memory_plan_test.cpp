@@ -93,6 +93,27 @@ TEST(Qwen35, the_bundled_configuration_has_the_published_size_and_its_states) {
   EXPECT_EQ(model->blocks.size(), 1 + 30 * 2 + 10 * 4 + 1u);
 }
 
+// Backends size scratch by what is there, which a description must tell without memory of its own.
+TEST(Gemma4, the_bundled_configuration_has_the_published_size_and_names_every_norm) {
+  size_t bytes = 0;
+  const auto model = describe("gemma-4-26b-a4b", NoBackend(), &bytes);
+  ASSERT_TRUE(model.has_value()) << model.error().message();
+  EXPECT_NEAR(static_cast<double>(bytes) / 17.6e9, 1, 0.01);
+  ASSERT_EQ(model->groups.size(), 2u);
+  EXPECT_EQ(model->groups[0].num_layers, 5);
+  EXPECT_EQ(model->groups[0].kv_heads * model->groups[0].head_dim, 2 * 512);
+  EXPECT_EQ(model->groups[1].num_layers, 25);
+  EXPECT_EQ(model->groups[1].kv_heads * model->groups[1].head_dim, 8 * 256);
+  const auto& in = std::get<AttnInBlock>(model->blocks[1 + 5 * 4]);  // the first full layer
+  EXPECT_TRUE(in.v.rows == 0 && in.v_norm.weight != nullptr && in.q_norm.weight != nullptr);
+  const auto& moe = std::get<MoeBlock>(model->blocks[4]);
+  for (const Norm& norm : {moe.norm, moe.router_norm, moe.experts_post_norm, moe.dense.norm, moe.dense.post_norm,
+                           moe.post_norm}) {
+    EXPECT_NE(norm.weight, nullptr);
+  }
+  EXPECT_TRUE(moe.out_scale != nullptr && moe.expert_scale != nullptr && moe.dense.present() && !moe.plain());
+}
+
 TEST(GptOss, a_backend_without_experts_refuses_the_model_before_it_loads) {
   size_t bytes = 0;
   const auto model = describe("gpt-oss-20b", NoExperts(), &bytes);
