@@ -82,7 +82,7 @@ $(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $
 $(GPU_BUILD)/bench_portable: $(GPU_BUILD)/attention_portable.o
 $(GPU_BUILD)/bench_gated_delta: $(addprefix $(GPU_BUILD)/,gated_delta_decode.o gated_delta_extend.o device_gpu_code.o bench_gated_delta.o)
 $(GPU_BUILD)/bench_fill: $(GPU_BUILD)/random_fill.o $(GPU_BUILD)/bench_fill.o
-$(GPU_BUILD)/bench_device: $(GPU_BUILD)/device_gpu_clock.o $(GPU_BUILD)/bench_device.o \
+$(GPU_BUILD)/bench_device: $(GPU_BUILD)/device_gpu_clock.o $(GPU_BUILD)/device_read_bandwidth.o $(GPU_BUILD)/bench_device.o \
   $(patsubst src/%.cpp,$(GPU_BUILD)/plugin/%.o,$(wildcard src/device/cuda/*.cpp))
 $(GPU_PROGRAMS):
 	@$(NVCC) $(NVCC_FLAGS) -cudart static -Xcompiler -static-libstdc++,-static-libgcc $^ -o $@

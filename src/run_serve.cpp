@@ -149,8 +149,9 @@ int run_serve(const ServeConfig& config) {
   (*host)->start();
   server.set_flush_cache([&engine = **host] { return engine.flush_cache(kFlushPatience); });
   server.set_model(std::move(model));
-  std::printf("ready            http://%s:%d (API at /v1, health at /health, metrics at /metrics)\n",
-              config.http.host.c_str(), *port);
+  const bool is_ipv6 = config.http.host.find(':') != std::string::npos;
+  std::printf("ready            http://%s%s%s:%d (API at /v1, health at /health, metrics at /metrics)\n", is_ipv6 ? "[" : "",
+              config.http.host.c_str(), is_ipv6 ? "]" : "", *port);
   std::fflush(stdout);
 
   stop.set_loaded();

@@ -89,7 +89,6 @@ int32_t RadixTree::add_child(int32_t parent, uint64_t hash, std::span<const Toke
   ++nodes_[parent].children;
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + size_t(node) * block_size_);
   children_by_key_.emplace(nodes_[node].key, node);
-  ++version_;
   return node;
 }
 
@@ -99,7 +98,6 @@ void RadixTree::set_handle(int32_t node, int32_t group, int32_t block) {
   entry.handle = block;
   entry.locks = 1;
   ++lru_[group].handles;
-  ++version_;
 }
 
 void RadixTree::lock(int32_t node, int32_t group) {
@@ -132,7 +130,6 @@ bool RadixTree::evict(int32_t group, std::vector<FreedBlock>& freed) {
     drop_handle(node, group, freed);
   }
   prune(node);
-  ++version_;
   return true;
 }
 
@@ -166,7 +163,6 @@ void RadixTree::prune(int32_t node) {
     }
     nodes_[node] = Node{};
     free_nodes_.push_back(node);
-    ++version_;
     node = parent;
   }
 }

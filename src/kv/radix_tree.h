@@ -59,10 +59,7 @@ class RadixTree {
   bool evict(int32_t group, std::vector<FreedBlock>& freed);
 
   int32_t num_evictable(int32_t group) const { return lru_[group].size; }
-  int32_t num_handles(int32_t group) const { return lru_[group].handles; }
   int32_t num_nodes() const { return static_cast<int32_t>(nodes_.size() - free_nodes_.size()); }
-  // Changes whenever a match may come out differently.
-  uint64_t version() const { return version_; }
   // For invariant checks: ids are 0..capacity()-1, live() says which exist.
   int32_t capacity() const { return static_cast<int32_t>(nodes_.size()); }
   bool live(int32_t node) const { return nodes_[node].live; }
@@ -109,7 +106,6 @@ class RadixTree {
   std::vector<Lru> lru_;  // [group]
   std::unordered_map<std::string, int32_t> roots_;
   std::unordered_multimap<uint64_t, int32_t> children_by_key_;
-  uint64_t version_ = 0;
 };
 
 }  // namespace tailrace

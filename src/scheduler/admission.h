@@ -39,7 +39,6 @@ class Admission {
   // A decode step was planned: the reserve decays slowly.
   void on_decode_step();
   // Share of the tokens still allowed to a running sequence that is kept free for it.
-  double reserve_ratio() const { return reserve_ratio_; }
 
  private:
   int32_t expected_len(const Sequence& sequence) const;

@@ -51,6 +51,11 @@ std::optional<std::string> path_of(std::string_view target) {
 // GCC 12 destroys the parts of a braced ApiError twice within a co_await: refusals are made by functions.
 HttpResponse no_host() { return to_response({400, "the request target is a URI without a host", "", "bad_request"}); }
 
+HttpResponse encoded_body(std::string_view encoding) {
+  return to_response({415, "Content-Encoding " + std::string(encoding.substr(0, 64)) + ": bodies are taken as they are, send it without",
+                      "", "unsupported_encoding"});
+}
+
 HttpResponse refusal(const Status& status) { return to_response(from_status(status)); }
 
 }  // namespace
@@ -165,6 +170,8 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
   out.authorization = std::string(head[http::field::authorization]);
   out.content_type = std::string(head[http::field::content_type]);
   if (reserved_ && !shared_->rules.always_answered(out)) co_return co_await refuse(too_many_connections());
+  const std::string_view encoding = head[http::field::content_encoding];
+  if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) co_return co_await refuse(encoded_body(encoding));
   if (!parser.is_done()) {
     if (auto refusal = shared_->rules.refuse(out)) co_return co_await refuse(std::move(refusal));
     if (const ReadResult result = co_await read_body(parser, out); result != ReadResult::kRequest) co_return result;

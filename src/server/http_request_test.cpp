@@ -30,6 +30,15 @@ TEST(HttpRequests, malformed_requests_get_400) {
   }
 }
 
+TEST(HttpRequests, an_encoded_body_is_refused_before_it_is_read) {
+  ListenerFixture fixture;
+  HttpConnection gzip(fixture.port), identity(fixture.port);
+  gzip.send_raw("POST /echo HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 100\r\n\r\n");
+  EXPECT_EQ(gzip.read_reply().status, 415);
+  identity.send_raw("POST /echo HTTP/1.1\r\nContent-Encoding: identity\r\nContent-Length: 1\r\n\r\na");
+  EXPECT_EQ(identity.read_reply().status, 200);
+}
+
 TEST(HttpRequests, short_body_then_end_gets_400) {
   ListenerFixture fixture;
   HttpConnection connection(fixture.port);

@@ -273,6 +273,9 @@ ApiExpected<Json> HttpServer::Impl::tokenize(const ServedModel& served, const Ht
     return api_fail({413, status.message(), "prompt", "context_length_exceeded"});
   }
   const auto* chat = std::get_if<ChatRequest>(&parsed->source);
+  if (Status found = check_model_name(served, chat != nullptr ? chat->params.model : parsed->model); !found.ok()) {
+    return api_fail({404, found.message(), "model", "model_not_found"});
+  }
   ApiExpected<std::vector<TokenId>> ids;
   if (chat != nullptr) {
     auto prompt = render_chat(served, *chat);
@@ -286,9 +289,12 @@ ApiExpected<Json> HttpServer::Impl::tokenize(const ServedModel& served, const Ht
 }
 
 ApiExpected<Json> HttpServer::Impl::detokenize(const ServedModel& served, const HttpRequest& request) {
-  auto ids = parse_detokenize_request(request.body, served.text->tokenizer->vocab_size(), limits_of(request));
-  if (!ids) return api_fail(ids.error());
-  return Json{{"prompt", served.text->tokenizer->decode(*ids, /*skip_special=*/false)}};
+  auto parsed = parse_detokenize_request(request.body, served.text->tokenizer->vocab_size(), limits_of(request));
+  if (!parsed) return api_fail(parsed.error());
+  if (Status found = check_model_name(served, parsed->model); !found.ok()) {
+    return api_fail({404, found.message(), "model", "model_not_found"});
+  }
+  return Json{{"prompt", served.text->tokenizer->decode(parsed->tokens, /*skip_special=*/false)}};
 }
 
 void HttpServer::Impl::watch_timeouts() {

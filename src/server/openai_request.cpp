@@ -305,7 +305,7 @@ ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const
     return request;
   }
   FieldReader fields(*object);
-  fields.ignore("model");
+  fields.read("model", request.model, kMaxModelBytes);
   fields.ignore("messages");  // null
   std::string prompt;
   if (fields.get("prompt") == nullptr) fields.set_error("prompt", "is required");
@@ -317,18 +317,18 @@ ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const
   return request;
 }
 
-ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size,
-                                                           const JsonLimits& limits) {
+ApiExpected<DetokenizeRequest> parse_detokenize_request(std::string_view body, int32_t vocab_size,
+                                                        const JsonLimits& limits) {
   auto object = parse_object(body, limits);
   if (!object) return api_fail(object.error());
   FieldReader fields(*object);
-  fields.ignore("model");
-  std::vector<TokenId> ids;
+  DetokenizeRequest request;
+  fields.read("model", request.model, kMaxModelBytes);
   if (fields.get("tokens") == nullptr) fields.set_error("tokens", "is required");
-  read_token_ids(fields, "tokens", vocab_size, SIZE_MAX, ids);
+  read_token_ids(fields, "tokens", vocab_size, SIZE_MAX, request.tokens);
   fields.refuse_unknown();
   if (!fields.ok()) return api_fail(*fields.error());
-  return ids;
+  return request;
 }
 
 }  // namespace tailrace

@@ -69,6 +69,12 @@ struct CompletionRequest {
 struct TokenizeRequest {
   std::variant<std::string, ChatRequest> source;  // prompt, or messages
   bool add_special_tokens = true;                 // prompt only
+  std::string model;                              // prompt only, may be empty; a chat names its own
+};
+
+struct DetokenizeRequest {
+  std::string model;  // may be empty
+  std::vector<TokenId> tokens;
 };
 
 // `body` is the raw request body; `limits` are of its JSON.
@@ -77,7 +83,7 @@ ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const Request
 ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, const RequestBounds& bounds,
                                                         const JsonLimits& limits = {});
 ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const JsonLimits& limits = {});
-ApiExpected<std::vector<TokenId>> parse_detokenize_request(std::string_view body, int32_t vocab_size,
-                                                           const JsonLimits& limits = {});
+ApiExpected<DetokenizeRequest> parse_detokenize_request(std::string_view body, int32_t vocab_size,
+                                                        const JsonLimits& limits = {});
 
 }  // namespace tailrace

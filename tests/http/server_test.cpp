@@ -59,6 +59,10 @@ TEST(Server, models_tokenize_detokenize) {
   EXPECT_EQ(http_get(fixture.port(), "/v1/models/m").status, 200);
   EXPECT_EQ(http_get(fixture.port(), "/v1/models/other").status, 404);
   EXPECT_EQ(http_get(fixture.port(), "/v1/models/").status, 404);
+  for (const Json& body : {Json{{"model", "other"}, {"prompt", "x"}}, Json{{"model", "other"}, {"messages", Json::array({{{"role", "user"}, {"content", "x"}}})}}}) {
+    EXPECT_EQ(fixture.post("/tokenize", body).status, 404);
+  }
+  EXPECT_EQ(fixture.post("/detokenize", {{"model", "other"}, {"tokens", {1}}}).status, 404);
   const Json tokens = Json::parse(fixture.post("/tokenize", {{"prompt", "hé"}}).body);
   EXPECT_EQ(tokens["tokens"], Json::array({'h', 0xC3, 0xA9}));
   EXPECT_EQ(tokens["count"], 3);
