@@ -62,7 +62,7 @@ RELEASE_ARCHS := 80 89 90a 120 ptx80
 GPU_GENCODE = $(foreach a,$(filter-out ptx%,$(GPU_ARCHS)),-gencode=arch=compute_$(a),code=sm_$(a)) \
   $(foreach a,$(patsubst ptx%,%,$(filter ptx%,$(GPU_ARCHS))),-gencode=arch=compute_$(a),code=compute_$(a))
 NVCC = $(firstword $(wildcard /usr/local/cuda/bin/nvcc .cuda/toolkit/bin/nvcc) nvcc)
-NVCC_FLAGS = -std=c++20 -O3 -Isrc $(GPU_GENCODE) -Xcompiler -fPIC
+NVCC_FLAGS = -std=c++20 -O3 -Isrc $(GPU_GENCODE) -Xcompiler -fPIC --compress-mode=size
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(shell command -v $(NVCC)))
 GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)/bench_mixed $(GPU_BUILD)/bench_sampler $(GPU_BUILD)/bench_device \
   $(GPU_BUILD)/bench_fill $(GPU_BUILD)/bench_linear $(GPU_BUILD)/bench_experts $(GPU_BUILD)/bench_gated_delta \
@@ -137,7 +137,7 @@ gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GP
 	@rm -rf bundle && mkdir -p bundle/models
 	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(BUILD)/tests/engine/gpu_engine_test bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh
-	@cp -r $(wildcard tests/goldens/gguf_* tests/goldens/gpt_oss* tests/goldens/gemma4 tests/goldens/gemma4_nvfp4) $(BUNDLE_MODELS) bundle/models/
+	@$(if $(BUNDLE_MODELS),cp -r $(BUNDLE_MODELS) bundle/models/)
 	@cp -r bench/shapes configs tests/goldens bundle/
 	@size=$$(du -sm bundle | cut -f1); echo "bundle/: $$size MiB"; test $$size -le $(BUNDLE_MIB)
 

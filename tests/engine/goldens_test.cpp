@@ -46,6 +46,9 @@ constexpr Way kRounded{"cuda", "", 0.2, 0.02};
 // 2.4 (0.10 to 0.99 but for one) and by 0.015 to 0.086 on them.
 constexpr Way kRoundedMixture{"cuda", "", 0.4, 0.02};
 
+// A state carries every rounding of a prompt on: 0.130 and 0.0079 on the dense model, whose other figures are as above.
+constexpr Way kRoundedState{"cuda", "", 0.2, 0.015};
+
 class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
  protected:
   void SetUp() override {
@@ -56,6 +59,12 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
     EngineSetup setup = test_setup(golden_.directory, way().backend);
     if (std::string(way().backend) == "cuda") {
       if (const Status none = use_cuda(&setup); !none.ok()) GTEST_SKIP() << none.message();
+      if (is("qwen3_5_moe_fp8")) {  // not computed there: it has to say so
+        const auto report = inspect_model(setup);
+        ASSERT_FALSE(report);
+        EXPECT_NE(report.error().message().find("experts with scales of blocks of 128"), std::string::npos) << report.error().message();
+        GTEST_SKIP() << report.error().message();
+      }
     }
     setup.limits.max_rows = 3;
     setup.limits.context_length = 128;
@@ -80,6 +89,7 @@ class Goldens : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   static const Way& tolerance() {
     if (int8() && everywhere()) return kInt8Everywhere;
     if (on_cuda() && gemma_mixture()) return kRoundedMixture;
+    if (on_cuda() && is("qwen3_5") && !four_bits()) return kRoundedState;
     return int8() ? kInt8OtherExpert : rounded() ? kRounded : way();
   }
   void expect_close(const LogitError& error) {
