@@ -1,5 +1,5 @@
-// The gated delta rule on the CPU, one v-head of 128 x 128 on one thread: a decode row's token, and 64 tokens of an extend
-// row. Every instruction set that this machine has. Run alone: bench_gated_delta_cpu
+// The gated delta rule on the CPU, one v-head of 128 x 128 on one thread: a decode row's token, and 64 tokens of an
+// extend row. Every instruction set that this machine has. Run alone: bench_gated_delta_cpu
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -34,7 +34,8 @@ void measure_kernels(const char* name, const DeltaKernels& kernels) {
   const double keys = bench::measure([&] { kernels.chunk_keys(head, kTokens, scratch); }).best_us;
   const double chunk = bench::measure([&] { kernels.chunk(head, kTokens, scratch); }).best_us;
   const double gflops = 2.0 * kTokens * kDim * (3.0 * kDim + kTokens) / chunk / 1e3;
-  std::printf("| %s | %.1f | %.0f | %.0f | %.0f | %.2f | %.0f |\n", name, step, 3 * 4.0 * kDim * kDim / step / 1e3, keys, chunk,
+  const double gbs = 3 * 4.0 * kDim * kDim / step / 1e3;
+  std::printf("| %s | %.1f | %.0f | %.0f | %.0f | %.2f | %.0f |\n", name, step, gbs, keys, chunk,
               (chunk + keys / 2) / kTokens, gflops);
 }
 
@@ -43,8 +44,8 @@ void measure_kernels(const char* name, const DeltaKernels& kernels) {
 
 int main() {
   using namespace tailrace::cpu;
-  std::printf("| | token us | GB/s of the state | keys of 64 tokens us | 64 tokens us | us a token, two v-heads a k-head | "
-              "GFLOP/s |\n|---|---|---|---|---|---|---|\n");
+  std::printf("| | token us | GB/s of the state | keys of 64 tokens us | 64 tokens us | us a token, two v-heads a k-head |"
+              " GFLOP/s |\n|---|---|---|---|---|---|---|\n");
   measure_kernels("portable", *delta_portable());
 #if defined(__x86_64__)
   if (delta_avx2() != nullptr && __builtin_cpu_supports("avx2")) measure_kernels("avx2", *delta_avx2());

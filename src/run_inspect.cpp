@@ -36,8 +36,8 @@ void print_architecture(const ModelConfig& c) {
     (linear ? recurrent : c.window[layer] == 0 ? full : window)++;
   }
   if (recurrent > 0) {
-    std::printf("layers           %d full%s, %d of linear attention\n", full, c.attention_gate ? " with gates on their output" : "",
-                recurrent);
+    std::printf("layers           %d full%s, %d of linear attention\n", full,
+                c.attention_gate ? " with gates on their output" : "", recurrent);
     std::printf("linear attention gated delta rule, %d key heads of %d, %d value heads of %d, convolution of %d\n",
                 c.linear.k_heads, c.linear.k_dim, c.linear.v_heads, c.linear.v_dim, c.linear.conv_width);
   }

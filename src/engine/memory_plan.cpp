@@ -20,8 +20,8 @@ int64_t window_blocks(const KvGroupSpec& group, const EngineLimits& limits) {
   return static_cast<int64_t>(needed * (1.0 + (limits.prefix_cache ? limits.window_tree_share : 0.0))) + 1;
 }
 
-// Checkpoints of recurrent states: a few a row, as long as they take no more than a share of the `room` beside the rows'
-// own (0: unknown).
+// Checkpoints of recurrent states: a few a row, as long as they take no more than a share of the `room` beside the
+// rows' own (0: unknown).
 int32_t num_checkpoints(const StateSpec& states, const EngineLimits& limits, size_t room) {
   constexpr int32_t kPerRow = 4;
   constexpr double kShare = 0.15;

@@ -1,5 +1,5 @@
-// BlockIndex's checkpoints of recurrent states: handles of one more group of the tree, which most nodes lack. They are evicted
-// by an LRU of their own, and a node that loses its blocks loses its checkpoint with them.
+// BlockIndex's checkpoints of recurrent states: handles of one more group of the tree, which most nodes lack. They are
+// evicted by an LRU of their own, and a node that loses its blocks loses its checkpoint with them.
 #include <algorithm>
 
 #include "base/check.h"

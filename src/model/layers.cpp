@@ -36,7 +36,8 @@ AttnInBlock DecoderLayers::attn_in(int layer) {
   AttnInBlock block;
   block.norm = norm(prefix(layer) + "input_layernorm.weight");
   if (config_.attention_gate) {
-    std::tie(block.q, block.gate) = loader_.halves_of_heads(prefix(layer) + "self_attn.q_proj.weight", config_.head_dim);
+    const std::string name = prefix(layer) + "self_attn.q_proj.weight";
+    std::tie(block.q, block.gate) = loader_.halves_of_heads(name, config_.head_dim);
   } else {
     block.q = linear(layer, "self_attn.q_proj", config_.qkv_bias);
   }

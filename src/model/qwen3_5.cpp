@@ -1,5 +1,5 @@
-// Qwen3.5 and 3.6: x += mixer(norm(x)); x += mlp(norm(x)). Three layers of linear attention by the gated delta rule to one
-// of full attention, whose output has a gate for each value; the MLP is dense, or a mixture with a shared expert. All
+// Qwen3.5 and 3.6: x += mixer(norm(x)); x += mlp(norm(x)). Three layers of linear attention by the gated delta rule to
+// one of full attention, whose output has a gate for each value; the MLP is dense, or a mixture with a shared expert. All
 // norms are (1 + w) but that of the linear attention's output.
 #include "model/qwen3_5.h"
 

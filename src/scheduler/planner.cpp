@@ -52,8 +52,8 @@ void Scheduler::Impl::build(StepPlan& plan, StepShape& shape) {
   if (alternate && plan.rows.empty()) add_decode_rows(plan, shape);  // no chunk could be had
 }
 
-// Where the state of the recurrent layers is kept next, in tokens: at multiples, where a prompt leaves what others shared,
-// and at the end of what a prompt's repetition could match. A chunk that would pass it ends there.
+// Where the state of the recurrent layers is kept next, in tokens: at multiples, where a prompt leaves what others
+// shared, and at the end of what a prompt's repetition could match. A chunk that would pass it ends there.
 int32_t Scheduler::Impl::next_checkpoint(const Sequence& sequence) const {
   constexpr int32_t kNever = INT32_MAX;
   if (!index.can_checkpoint(sequence.kv)) return kNever;

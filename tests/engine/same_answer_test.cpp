@@ -195,9 +195,10 @@ TEST_P(SameAnswer, cached_at_each_boundary_length) {
       engine.wait_idle();
       const uint64_t before = engine.status().cached_tokens;
       answers.push_back(engine.wait(*engine.submit(asked[i])));
-      // A recurrent model's checkpoints lie at multiples, and at the last block that the first prompt itself could match.
+      // A recurrent model's checkpoints lie at multiples, and at the last block that the first prompt could match.
       const bool recurrent = std::string(GetParam()) == "qwen3_5";
-      const int32_t checkpoint = std::max(shared[i] / kCheckpointInterval * kCheckpointInterval, (shared[i] - 1) / 16 * 16);
+      const int32_t multiple = shared[i] / kCheckpointInterval * kCheckpointInterval;
+      const int32_t checkpoint = std::max(multiple, (shared[i] - 1) / 16 * 16);
       const int32_t expected = recurrent ? checkpoint : shared[i] / 16 * 16;
       EXPECT_EQ(engine.status().cached_tokens - before, static_cast<uint64_t>(expected)) << shared[i];
     }

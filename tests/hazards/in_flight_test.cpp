@@ -115,7 +115,8 @@ TEST(Hazard15, an_abort_gives_everything_back) {
   expect_guarded(Fault::kAbortLeaks, aborts_everywhere);
 }
 
-// In a prefill that has saved two checkpoints, one of them by a step in flight; and before the first step of one that matched.
+// In a prefill that has saved two checkpoints, one of them by a step in flight; and before the first step of one that
+// matched.
 std::string aborts_between_checkpoints() {
   SchedulerConfig config = scenario_config(40);
   config.kv.states = {.recurrent = true, .num_checkpoints = 6, .checkpoint_interval = 16, .checkpoint_min_tokens = 8};

@@ -46,7 +46,8 @@ struct Delta {
   float* qkv(int64_t token) const { return s().delta_qkv + token * block.qkv.rows; }
   float* state(int64_t slot, int64_t v_head) const {
     const int64_t head = int64_t{block.k_dim} * block.v_dim;
-    return states().recurrent + slot * states().recurrent_stride + (block.layer * int64_t{block.v_heads} + v_head) * head;
+    const int64_t at = (block.layer * int64_t{block.v_heads} + v_head) * head;
+    return states().recurrent + slot * states().recurrent_stride + at;
   }
   float* inputs(int64_t slot) const {
     return states().conv + slot * states().conv_stride + block.layer * (block.conv_width - 1) * block.channels();

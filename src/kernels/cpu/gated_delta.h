@@ -1,8 +1,8 @@
-// The gated delta rule on the CPU (blocks.h: GatedDeltaBlock): one token at a time for decode rows, 64 at a time for extend
-// rows, whose products then find the state in registers and caches.
+// The gated delta rule on the CPU (blocks.h: GatedDeltaBlock): one token at a time for decode rows, 64 at a time for
+// extend rows, whose products then find the state in registers and caches.
 //
-// Of a chunk with G_i the sum of g up to token i, D_ij = exp(G_i - G_j) for j <= i (at most 1, since g <= 0), K, Q, V its
-// rows and S the state before it:
+// Of a chunk with G_i the sum of g up to token i, D_ij = exp(G_i - G_j) for j <= i (at most 1, since g <= 0), K, Q, V
+// its rows and S the state before it:
 //   (I + A) U = beta (V - e^G K S), A = strictly lower (beta K K^T D): solved from the first row down
 //   O = e^G Q S + lower(Q K^T D) U
 //   S = e^(G_last) S + (e^(G_last - G) K)^T U
@@ -45,8 +45,8 @@ int64_t delta_scratch_floats(int64_t k_dim, int64_t v_dim);
 struct DeltaKernels {
   // n channels of `tokens` tokens, in place, newest first: x[t] = silu(sum_j weight[j] x[t - (width - 1) + j]).
   // x: [tokens][stride], before: [width - 1][before_stride] inputs in front of them, weight: [width][n].
-  void (*convolve)(const float* before, int64_t before_stride, const float* weight, int width, int64_t n, int64_t tokens,
-                   float* x, int64_t stride);
+  void (*convolve)(const float* before, int64_t before_stride, const float* weight, int width, int64_t n,
+                   int64_t tokens, float* x, int64_t stride);
   // x = x * scale * rsqrt(sum x^2 + GatedDeltaBlock::kL2Eps)
   void (*l2_norm)(float scale, int64_t n, float* x);
   void (*step)(const DeltaHead& head);  // one token

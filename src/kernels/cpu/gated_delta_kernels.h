@@ -1,4 +1,4 @@
-// The gated delta rule's kernels, written once over the vectors of vector_types.h and compiled for each instruction set.
+// The gated delta rule's kernels, written once over the vectors of vector_types.h, compiled for each instruction set.
 #pragma once
 
 #include <algorithm>
@@ -89,8 +89,8 @@ INLINE void multiply_rows(int64_t n, int64_t depth, const float* a, int64_t a_st
 
 constexpr int64_t kRows = 4;  // of a product's tile
 
-void multiply(int64_t rows, int64_t n, int64_t depth, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-              float keep, float* out, int64_t out_stride) {
+void multiply(int64_t rows, int64_t n, int64_t depth, const float* a, int64_t a_stride, const float* b,
+              int64_t b_stride, float keep, float* out, int64_t out_stride) {
   int64_t r = 0;
   for (; r + kRows <= rows; r += kRows) {
     multiply_rows<kRows>(n, depth, a + r * a_stride, a_stride, b, b_stride, keep, out + r * out_stride, out_stride);

@@ -1,5 +1,5 @@
-// Models with recurrent layers: the CPU backend's two forms against the reference's one, and states that are zeroed, gone on
-// from, copied and saved.
+// Models with recurrent layers: the CPU backend's two forms against the reference's one, and states that are zeroed,
+// gone on from, copied and saved.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,7 +45,9 @@ void expect_equal(BackendHarness& got, BackendHarness& expected, const Steps& st
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto a = got.step(steps[s]), b = expected.step(steps[s]);
     ASSERT_EQ(a.size(), b.size());
-    for (size_t i = 0; i < a.size(); ++i) EXPECT_LT(relative_error(a[i], b[i]), tolerance) << "step " << s << " row " << i;
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_LT(relative_error(a[i], b[i]), tolerance) << "step " << s << " row " << i;
+    }
     got.log = expected.log;
   }
 }

@@ -14,7 +14,8 @@ const AttentionKernels* attention_avx512() {
   return &kKernels;
 }
 const TokenKernels* token_avx512() {
-  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, gate_sigmoid, add, add_scaled, softcap, round_bf16};
+  static constexpr TokenKernels kKernels{rms_norm, rope,       gate,    swiglu,    gate_sigmoid,
+                                         add,      add_scaled, softcap, round_bf16};
   return &kKernels;
 }
 const DeltaKernels* delta_avx512() {

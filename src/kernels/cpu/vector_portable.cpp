@@ -9,7 +9,8 @@ const AttentionKernels* attention_portable() {
   return &kKernels;
 }
 const TokenKernels* token_portable() {
-  static constexpr TokenKernels kKernels{rms_norm, rope, gate, swiglu, gate_sigmoid, add, add_scaled, softcap, round_bf16};
+  static constexpr TokenKernels kKernels{rms_norm, rope,       gate,    swiglu,    gate_sigmoid,
+                                         add,      add_scaled, softcap, round_bf16};
   return &kKernels;
 }
 const DeltaKernels* delta_portable() {
