@@ -1,5 +1,5 @@
-// Linear attention by the gated delta rule: both forms against float64 on fresh random inputs, from a captured graph; then us,
-// GB/s and TFLOP/s at Qwen3.6-35B-A3B's shape.
+// Linear attention by the gated delta rule: both forms against float64 on fresh random inputs, from
+// a captured graph; then us, GB/s and TFLOP/s at Qwen3.6-35B-A3B's shape.
 //   bench_gated_delta [check|bench|small|all]
 #include <cstring>
 #include <string>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kLayers = 2, kLayer = 1;  // the layer in the middle of a slot
 constexpr float kEps = 1e-6f;
-constexpr double kBound = 5e-3;         // of the outputs, which are bf16
-constexpr double kStateBound = 2e-5;    // of states, which are sums of fp32
+constexpr double kBound = 5e-3;       // of the outputs, which are bf16
+constexpr double kStateBound = 2e-5;  // of states, which are sums of fp32
 
 struct Work {
   int q_len, past;      // tokens of this step, and before it
@@ -49,25 +49,47 @@ struct Problem {
   }
 
   Problem(Shape shape, std::vector<Work> step, int num_decode, bool twin, std::mt19937& random)
-      : s(shape), work(std::move(step)), decode_rows(num_decode), tokens(tokens_of(work)), max_rows(static_cast<int>(work.size())),
-        channels((2 * s.k_heads + s.v_heads) * s.dim), in_stride(channels + s.v_heads * s.dim), rows(work.size()),
-        in(size_t(tokens) * in_stride, twin), ba(size_t(tokens) * 2 * s.v_heads), conv(size_t(channels) * kDeltaInputs), decay(s.v_heads),
-        dt_bias(s.v_heads), norm(s.dim), recurrent(size_t(2) * max_rows * kLayers * s.v_heads * s.dim * s.dim, twin),
-        inputs(size_t(2) * max_rows * kLayers * kDeltaInputs * channels), mixed(size_t(tokens) * channels, twin),
-        w(size_t(tokens) * s.v_heads * s.dim, twin), p(size_t(tokens) * s.v_heads * kDeltaChunk, twin), sums(size_t(tokens) * s.v_heads),
+      : s(shape),
+        work(std::move(step)),
+        decode_rows(num_decode),
+        tokens(tokens_of(work)),
+        max_rows(static_cast<int>(work.size())),
+        channels((2 * s.k_heads + s.v_heads) * s.dim),
+        in_stride(channels + s.v_heads * s.dim),
+        rows(work.size()),
+        in(size_t(tokens) * in_stride, twin),
+        ba(size_t(tokens) * 2 * s.v_heads),
+        conv(size_t(channels) * kDeltaInputs),
+        decay(s.v_heads),
+        dt_bias(s.v_heads),
+        norm(s.dim),
+        recurrent(size_t(2) * max_rows * kLayers * s.v_heads * s.dim * s.dim, twin),
+        inputs(size_t(2) * max_rows * kLayers * kDeltaInputs * channels),
+        mixed(size_t(tokens) * channels, twin),
+        w(size_t(tokens) * s.v_heads * s.dim, twin),
+        p(size_t(tokens) * s.v_heads * kDeltaChunk, twin),
+        sums(size_t(tokens) * s.v_heads),
         out(size_t(tokens) * s.v_heads * s.dim) {
     std::normal_distribution<float> normal;
     int start = 0;
     for (size_t r = 0; r < work.size(); ++r) {
       // Checkpoint r + 1 is row r's: to start from, or to save to.
       const int own = static_cast<int>(r) + 1;
-      rows.host[r] = {static_cast<int32_t>(work.size() - 1 - r), start, work[r].q_len, work[r].past + work[r].q_len, 1,
-                      work[r].past == 0 ? kZeroState : work[r].copies ? own : 0, work[r].saves ? own : 0};
+      rows.host[r] = {static_cast<int32_t>(work.size() - 1 - r),
+                      start,
+                      work[r].q_len,
+                      work[r].past + work[r].q_len,
+                      1,
+                      work[r].past == 0 ? kZeroState
+                      : work[r].copies  ? own
+                                        : 0,
+                      work[r].saves ? own : 0};
       start += work[r].q_len;
     }
     for (float& v : ba.host) v = 2 * normal(random);
     for (float& v : conv.host) v = normal(random) * 0.5f;
-    for (int h = 0; h < s.v_heads; ++h) decay.host[h] = -std::exp(2 * normal(random) - 2), dt_bias.host[h] = normal(random);
+    for (int h = 0; h < s.v_heads; ++h)
+      decay.host[h] = -std::exp(2 * normal(random) - 2), dt_bias.host[h] = normal(random);
     for (float& v : norm.host) v = 1 + 0.3f * normal(random);
     for (auto* b : {&ba, &conv, &decay, &dt_bias, &norm}) b->upload();
     if (twin) {
@@ -82,10 +104,12 @@ struct Problem {
     recurrent_before = recurrent.host, inputs_before = inputs.host;
     rows.upload();
     params.rows = {rows.device, static_cast<int>(work.size()), decode_rows, tokens};
-    params.states = {recurrent.device, inputs.device, int64_t{kLayers} * s.v_heads * s.dim * s.dim, int64_t{kLayers} * kDeltaInputs * channels,
-                     max_rows};
-    params.layer = kLayer, params.k_heads = s.k_heads, params.v_heads = s.v_heads, params.dim = s.dim;
-    params.in = in.device, params.in_stride = in_stride, params.ba = ba.device, params.conv = conv.device, params.decay = decay.device;
+    params.states = {recurrent.device, inputs.device, int64_t{kLayers} * s.v_heads * s.dim * s.dim,
+                     int64_t{kLayers} * kDeltaInputs * channels, max_rows};
+    params.layer = kLayer, params.k_heads = s.k_heads, params.v_heads = s.v_heads,
+    params.dim = s.dim;
+    params.in = in.device, params.in_stride = in_stride, params.ba = ba.device,
+    params.conv = conv.device, params.decay = decay.device;
     params.dt_bias = dt_bias.device, params.norm = norm.device, params.eps = kEps;
     params.scratch = {mixed.device, w.device, p.device, sums.device}, params.out = out.device;
   }
@@ -94,8 +118,13 @@ struct Problem {
     if (decode_rows > 0) GPU_CHECK(run_delta_decode(params, stream));
     if (decode_rows < static_cast<int>(work.size())) GPU_CHECK(run_delta_extend(params, stream));
   }
-  size_t state_at(int64_t slot) const { return size_t(slot * params.states.recurrent_stride) + size_t{kLayer} * s.v_heads * s.dim * s.dim; }
-  size_t inputs_at(int64_t slot) const { return size_t(slot * params.states.conv_stride) + size_t{kLayer} * kDeltaInputs * channels; }
+  size_t state_at(int64_t slot) const {
+    return size_t(slot * params.states.recurrent_stride) +
+           size_t{kLayer} * s.v_heads * s.dim * s.dim;
+  }
+  size_t inputs_at(int64_t slot) const {
+    return size_t(slot * params.states.conv_stride) + size_t{kLayer} * kDeltaInputs * channels;
+  }
 };
 
 struct Errors {
@@ -127,10 +156,16 @@ void expect_head(const Problem& t, int r, int h, const std::vector<double>& mixe
     const size_t token = row.q_start + i;
     const double* x = mixed.data() + size_t(i) * t.channels;
     double qq = 0, kk = 0;
-    for (int j = 0; j < d; ++j) q[j] = x[k_head * d + j], k[j] = x[keys + k_head * d + j], qq += q[j] * q[j], kk += k[j] * k[j];
-    for (int j = 0; j < d; ++j) q[j] /= std::sqrt(qq + GatedDeltaBlock::kL2Eps) * std::sqrt(double(d)), k[j] /= std::sqrt(kk + GatedDeltaBlock::kL2Eps);
-    const double b = t.ba.host[token * 2 * t.s.v_heads + h], a = double(t.ba.host[(token * 2 + 1) * t.s.v_heads + h]) + t.dt_bias.host[h];
-    const double keep = std::exp(t.decay.host[h] * (a > 20 ? a : std::log1p(std::exp(a)))), beta = 1 / (1 + std::exp(-b));
+    for (int j = 0; j < d; ++j)
+      q[j] = x[k_head * d + j], k[j] = x[keys + k_head * d + j], qq += q[j] * q[j],
+      kk += k[j] * k[j];
+    for (int j = 0; j < d; ++j)
+      q[j] /= std::sqrt(qq + GatedDeltaBlock::kL2Eps) * std::sqrt(double(d)),
+          k[j] /= std::sqrt(kk + GatedDeltaBlock::kL2Eps);
+    const double b = t.ba.host[token * 2 * t.s.v_heads + h],
+                 a = double(t.ba.host[(token * 2 + 1) * t.s.v_heads + h]) + t.dt_bias.host[h];
+    const double keep = std::exp(t.decay.host[h] * (a > 20 ? a : std::log1p(std::exp(a)))),
+                 beta = 1 / (1 + std::exp(-b));
     double squares = 0;
     for (int c = 0; c < d; ++c) {
       double recalled = 0, read = 0;
@@ -147,7 +182,8 @@ void expect_head(const Problem& t, int r, int h, const std::vector<double>& mixe
   }
   for (const int64_t slot : {int64_t{row.slot}, state_target(t.params.states, row)}) {
     if (slot < 0) continue;
-    for (size_t i = 0; i < state.size(); ++i) result.state.add(t.recurrent.host[t.state_at(slot) + size_t(h) * d * d + i], state[i]);
+    for (size_t i = 0; i < state.size(); ++i)
+      result.state.add(t.recurrent.host[t.state_at(slot) + size_t(h) * d * d + i], state[i]);
   }
 }
 
@@ -164,20 +200,26 @@ void expect_row(const Problem& t, int r, Result& result) {
   for (int i = 0; i < row.q_len; ++i) {
     for (int c = 0; c < t.channels; ++c) {
       double sum = 0;
-      for (int j = 0; j < kDeltaInputs; ++j) sum += double(t.conv.host[c * kDeltaInputs + j]) * input(past + i - (kDeltaInputs - 1) + j, c);
+      for (int j = 0; j < kDeltaInputs; ++j)
+        sum +=
+            double(t.conv.host[c * kDeltaInputs + j]) * input(past + i - (kDeltaInputs - 1) + j, c);
       mixed[size_t(i) * t.channels + c] = silu(sum);
     }
   }
   for (int h = 0; h < t.s.v_heads; ++h) expect_head(t, r, h, mixed, result);
   for (const int64_t slot : {int64_t{row.slot}, state_target(t.params.states, row)}) {
-    for (int position = std::max(0, row.kv_len - (kDeltaInputs - 1)); slot >= 0 && position < row.kv_len; ++position) {
+    for (int position = std::max(0, row.kv_len - (kDeltaInputs - 1));
+         slot >= 0 && position < row.kv_len; ++position) {
       for (int c = 0; c < t.channels; ++c)
-        result.inputs.add(t.inputs.host[t.inputs_at(slot) + size_t(position % kDeltaInputs) * t.channels + c], input(position, c));
+        result.inputs.add(
+            t.inputs.host[t.inputs_at(slot) + size_t(position % kDeltaInputs) * t.channels + c],
+            input(position, c));
     }
   }
 }
 
-int check(const char* name, Shape shape, const std::vector<Work>& work, int decode_rows, std::mt19937& random) {
+int check(const char* name, Shape shape, const std::vector<Work>& work, int decode_rows,
+          std::mt19937& random) {
   Problem t(shape, work, decode_rows, true, random);
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -189,22 +231,31 @@ int check(const char* name, Shape shape, const std::vector<Work>& work, int deco
   GPU_CHECK(cudaGraphInstantiate(&exec, graph, 0));
   GPU_CHECK(cudaGraphLaunch(exec, stream));
   GPU_CHECK(cudaStreamSynchronize(stream));
-  GPU_CHECK(cudaGraphExecDestroy(exec)), GPU_CHECK(cudaGraphDestroy(graph)), GPU_CHECK(cudaStreamDestroy(stream));
+  GPU_CHECK(cudaGraphExecDestroy(exec)), GPU_CHECK(cudaGraphDestroy(graph)),
+      GPU_CHECK(cudaStreamDestroy(stream));
   t.out.download(), t.recurrent.download(), t.inputs.download();
   Result result;
   for (size_t r = 0; r < work.size(); ++r) expect_row(t, static_cast<int>(r), result);
-  for (size_t r = 0; r < work.size(); ++r) {  // the other layer of every slot, and checkpoints that nobody saves to
+  for (size_t r = 0; r < work.size();
+       ++r) {  // the other layer of every slot, and checkpoints that nobody saves to
     const BatchRow& row = t.rows.host[r];
     for (const int64_t slot : {int64_t{row.slot}, int64_t{t.max_rows} + static_cast<int64_t>(r)}) {
       const bool saved = slot >= t.max_rows && row.state_save > 0;
-      const size_t values = slot >= t.max_rows && !saved ? size_t(t.params.states.recurrent_stride) : t.state_at(slot) - size_t(slot * t.params.states.recurrent_stride);
+      const size_t values =
+          slot >= t.max_rows && !saved
+              ? size_t(t.params.states.recurrent_stride)
+              : t.state_at(slot) - size_t(slot * t.params.states.recurrent_stride);
       const size_t at = size_t(slot * t.params.states.recurrent_stride);
-      result.untouched &= std::memcmp(&t.recurrent.host[at], &t.recurrent_before[at], values * sizeof(float)) == 0;
+      result.untouched &=
+          std::memcmp(&t.recurrent.host[at], &t.recurrent_before[at], values * sizeof(float)) == 0;
     }
   }
-  const bool good = result.out.relative() < kBound && result.state.relative() < kStateBound && result.inputs.relative() == 0 && result.untouched;
-  std::printf("check gated delta %2d/%2d x %3d %-26s: outputs %.1e, states %.1e, inputs %.1e%s%s\n", shape.k_heads, shape.v_heads, shape.dim, name,
-              result.out.relative(), result.state.relative(), result.inputs.relative(), result.untouched ? "" : ", others touched", good ? "" : "  FAILED");
+  const bool good = result.out.relative() < kBound && result.state.relative() < kStateBound &&
+                    result.inputs.relative() == 0 && result.untouched;
+  std::printf("check gated delta %2d/%2d x %3d %-26s: outputs %.1e, states %.1e, inputs %.1e%s%s\n",
+              shape.k_heads, shape.v_heads, shape.dim, name, result.out.relative(),
+              result.state.relative(), result.inputs.relative(),
+              result.untouched ? "" : ", others touched", good ? "" : "  FAILED");
   return good ? 0 : 1;
 }
 
@@ -212,11 +263,18 @@ int run_checks(bool small) {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
   for (const Shape shape : {Shape{1, 1, 32}, Shape{2, 4, 64}, Shape{2, 6, 32}, Shape{2, 4, 128}}) {
-    failed += check("decode", shape, {{1, 0}, {1, 1}, {1, 2}, {1, 7}, {1, 500, true}, {1, 40, false, true}}, 6, random);
-    failed += check("short prompts", shape, {{1, 0}, {2, 0}, {3, 5}, {2, 1}, {5, 3, true, true}}, 0, random);
+    failed +=
+        check("decode", shape,
+              {{1, 0}, {1, 1}, {1, 2}, {1, 7}, {1, 500, true}, {1, 40, false, true}}, 6, random);
+    failed += check("short prompts", shape, {{1, 0}, {2, 0}, {3, 5}, {2, 1}, {5, 3, true, true}}, 0,
+                    random);
     if (small && shape.dim < 128) continue;
-    failed += check("mixed, whole chunks", shape, {{1, 9}, {1, 70}, {64, 0}, {128, 64, false, true}}, 2, random);
-    failed += check("mixed, all lengths", shape, {{1, 9}, {63, 2}, {65, 0}, {1, 3}, {130, 4, true}, {4, 1, false, true}, {191, 0}}, 1, random);
+    failed += check("mixed, whole chunks", shape,
+                    {{1, 9}, {1, 70}, {64, 0}, {128, 64, false, true}}, 2, random);
+    failed +=
+        check("mixed, all lengths", shape,
+              {{1, 9}, {63, 2}, {65, 0}, {1, 3}, {130, 4, true}, {4, 1, false, true}, {191, 0}}, 1,
+              random);
   }
   return failed;
 }
@@ -225,7 +283,8 @@ void run_bench() {
   const double ceiling = read_ceiling_gbs();
   std::mt19937 random(1);
   const Shape shape{16, 32, 128};
-  std::printf("read ceiling %.0f GB/s; 16 / 32 heads of 128\n%-24s %9s %9s %9s %6s\n", ceiling, "one layer", "us", "us/token", "GB/s", "%");
+  std::printf("read ceiling %.0f GB/s; 16 / 32 heads of 128\n%-24s %9s %9s %9s %6s\n", ceiling,
+              "one layer", "us", "us/token", "GB/s", "%");
   for (const int rows : {1, 8, 32, 64}) {
     Problem t(shape, std::vector<Work>(rows, Work{1, 5}), rows, false, random);
     const double us = time_us(20, [&](int i, cudaStream_t stream) {
@@ -234,11 +293,14 @@ void run_bench() {
       GPU_CHECK(run_delta_decode(p, stream));
     });
     const double bytes = 2.0 * rows * shape.v_heads * shape.dim * shape.dim * sizeof(float);
-    std::printf("decode %3d rows          %9.2f %9.2f %9.0f %5.0f%%\n", rows, us, us / rows, bytes / us / 1000, bytes / us / 10 / ceiling);
+    std::printf("decode %3d rows          %9.2f %9.2f %9.0f %5.0f%%\n", rows, us, us / rows,
+                bytes / us / 1000, bytes / us / 10 / ceiling);
   }
-  for (const auto& [rows, length] : {std::pair{1, 64}, {1, 512}, {1, 2048}, {1, 8192}, {4, 512}, {8, 1024}}) {
+  for (const auto& [rows, length] :
+       {std::pair{1, 64}, {1, 512}, {1, 2048}, {1, 8192}, {4, 512}, {8, 1024}}) {
     Problem t(shape, std::vector<Work>(rows, Work{length, 0}), 0, false, random);
-    const double us = time_us(4, [&](int, cudaStream_t stream) { GPU_CHECK(run_delta_extend(t.params, stream)); }, 7);
+    const double us = time_us(
+        4, [&](int, cudaStream_t stream) { GPU_CHECK(run_delta_extend(t.params, stream)); }, 7);
     std::printf("extend %d x %-5d         %9.1f %9.3f\n", rows, length, us, us / (rows * length));
   }
 }

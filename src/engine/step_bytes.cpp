@@ -25,7 +25,8 @@ void count(const LayerBlock& block, StepBytes& bytes) {
     add({&mlp->gate, &mlp->up, &mlp->down});
   } else if (const auto* moe = std::get_if<MoeBlock>(&block)) {
     add({&moe->router, &moe->dense.gate, &moe->dense.up, &moe->dense.down, &moe->dense.share});
-    bytes.mixtures.push_back({.expert_bytes = bytes_of(moe->gate.first) + bytes_of(moe->up.first) + bytes_of(moe->down.first),
+    bytes.mixtures.push_back({.expert_bytes = bytes_of(moe->gate.first) + bytes_of(moe->up.first) +
+                                              bytes_of(moe->down.first),
                               .experts = static_cast<int32_t>(moe->router.rows),
                               .top_k = moe->top_k});
   } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
@@ -36,14 +37,17 @@ void count(const LayerBlock& block, StepBytes& bytes) {
 }  // namespace
 
 double StepBytes::distinct_experts(const Mixture& mixture, double rows) {
-  return mixture.experts * (1 - std::pow(1 - static_cast<double>(mixture.top_k) / mixture.experts, rows));
+  return mixture.experts *
+         (1 - std::pow(1 - static_cast<double>(mixture.top_k) / mixture.experts, rows));
 }
 
 double StepBytes::step(double rows, double context) const {
   double total = static_cast<double>(weights);
-  for (const Mixture& mixture : mixtures) total += distinct_experts(mixture, rows) * static_cast<double>(mixture.expert_bytes);
+  for (const Mixture& mixture : mixtures)
+    total += distinct_experts(mixture, rows) * static_cast<double>(mixture.expert_bytes);
   for (const Kv& group : kv) {
-    total += rows * static_cast<double>(group.token_bytes) * (group.window > 0 ? std::min<double>(context, group.window) : context);
+    total += rows * static_cast<double>(group.token_bytes) *
+             (group.window > 0 ? std::min<double>(context, group.window) : context);
   }
   return total + 2 * rows * static_cast<double>(state_bytes);
 }
@@ -52,7 +56,9 @@ StepBytes step_bytes(const Model& model) {
   StepBytes bytes;
   for (const LayerBlock& block : model.blocks) count(block, bytes);
   for (const KvGroupSpec& group : model.groups) {
-    bytes.kv.push_back({.token_bytes = int64_t{4} * group.num_layers * group.kv_heads * group.head_dim, .window = group.window});
+    bytes.kv.push_back(
+        {.token_bytes = int64_t{4} * group.num_layers * group.kv_heads * group.head_dim,
+         .window = group.window});
   }
   bytes.state_bytes = static_cast<int64_t>(model.states.bytes());
   return bytes;

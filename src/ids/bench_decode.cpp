@@ -23,14 +23,18 @@ struct Line {
 // Steps that decode `rows` rows and nothing else, from the end of one to the end of the next.
 double median_step_us(const std::vector<StepRecord>& steps, int32_t rows) {
   Spread times;
-  const auto decodes = [&](const StepRecord& s) { return s.num_rows == rows && s.num_decode_rows == rows; };
+  const auto decodes = [&](const StepRecord& s) {
+    return s.num_rows == rows && s.num_decode_rows == rows;
+  };
   for (size_t i = 1; i < steps.size(); ++i) {
-    if (decodes(steps[i - 1]) && decodes(steps[i])) times.add(static_cast<double>(steps[i].done_ns - steps[i - 1].done_ns) / 1e3);
+    if (decodes(steps[i - 1]) && decodes(steps[i]))
+      times.add(static_cast<double>(steps[i].done_ns - steps[i - 1].done_ns) / 1e3);
   }
   return times.at(0.5);
 }
 
-Expected<Line> measure(const DecodeBench& bench, EngineClient& client, StepLog& log, int32_t rows, int32_t context) {
+Expected<Line> measure(const DecodeBench& bench, EngineClient& client, StepLog& log, int32_t rows,
+                       int32_t context) {
   IdsOptions work;
   work.prompts = rows, work.prompt_len = context - bench.steps, work.output_len = bench.steps;
   work.temperature = 1, work.seed = bench.seed;
@@ -43,7 +47,8 @@ Expected<Line> measure(const DecodeBench& bench, EngineClient& client, StepLog& 
   Line line;
   int64_t last_first = result->begun_ns;
   for (const TimedAnswer& answer : result->answers) {
-    if (answer.answer.finish == FinishReason::kError) return fail(StatusCode::kInternal, answer.answer.error);
+    if (answer.answer.finish == FinishReason::kError)
+      return fail(StatusCode::kInternal, answer.answer.error);
     last_first = std::max(last_first, answer.first_ns);
   }
   line.step_us = median_step_us(log.records(), rows);
@@ -52,10 +57,12 @@ Expected<Line> measure(const DecodeBench& bench, EngineClient& client, StepLog& 
   return line;
 }
 
-void print_line(const DecodeBench& bench, const EngineHost& host, const StepBytes& bytes, double ceiling, int32_t rows,
-                int32_t context, const Line& line) {
-  const double step = bytes.step(rows, context - bench.steps / 2.0), gbs = step / line.step_us / 1e3;
-  std::printf("| %d | %d | %.3f | %.0f | %.2f | %.0f |", context, rows, line.step_us / 1e3, rows * 1e6 / line.step_us, step / 1e9, gbs);
+void print_line(const DecodeBench& bench, const EngineHost& host, const StepBytes& bytes,
+                double ceiling, int32_t rows, int32_t context, const Line& line) {
+  const double step = bytes.step(rows, context - bench.steps / 2.0),
+               gbs = step / line.step_us / 1e3;
+  std::printf("| %d | %d | %.3f | %.0f | %.2f | %.0f |", context, rows, line.step_us / 1e3,
+              rows * 1e6 / line.step_us, step / 1e9, gbs);
   if (ceiling > 0) {
     const double over = line.step_us - step / ceiling / 1e3;
     std::printf(" %.0f %% | %.1f |", 100 * gbs / ceiling, over / host.report().config.layers);
@@ -65,7 +72,8 @@ void print_line(const DecodeBench& bench, const EngineHost& host, const StepByte
   if (bytes.mixtures.empty()) {
     std::printf(" - |");
   } else {
-    std::printf(" %.1f of %d |", StepBytes::distinct_experts(bytes.mixtures[0], rows), bytes.mixtures[0].experts);
+    std::printf(" %.1f of %d |", StepBytes::distinct_experts(bytes.mixtures[0], rows),
+                bytes.mixtures[0].experts);
   }
   std::printf(" %.2f | %.0f |\n", line.first_s, line.prefill);
   std::fflush(stdout);
@@ -79,11 +87,13 @@ Expected<std::vector<int32_t>> parse_counts(const std::string& text) {
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string word = text.substr(at, end - at);
     char* rest = nullptr;
-    const long long number = word.empty() || word[0] < '0' || word[0] > '9' ? 0 : std::strtoll(word.c_str(), &rest, 10);
+    const long long number =
+        word.empty() || word[0] < '0' || word[0] > '9' ? 0 : std::strtoll(word.c_str(), &rest, 10);
     const bool kilo = rest != nullptr && (*rest == 'k' || *rest == 'K') && rest[1] == '\0';
     const long long value = kilo && number <= kMostCount ? number * 1024 : number;
     if (rest == nullptr || (*rest != '\0' && !kilo) || value < 1 || value > kMostCount) {
-      return fail(StatusCode::kInvalidArgument, "'" + word + "' in '" + text + "' is no number from 1 to 16384k");
+      return fail(StatusCode::kInvalidArgument,
+                  "'" + word + "' in '" + text + "' is no number from 1 to 16384k");
     }
     counts.push_back(static_cast<int32_t>(value));
     at = end + 1;
@@ -103,7 +113,8 @@ Status run_bench_decode(const DecodeBench& bench) {
   for (const int32_t context : bench.contexts) {
     contexts.push_back(std::min(context, most));
     if (contexts.back() <= bench.steps) {
-      return {StatusCode::kInvalidArgument, "a context of " + std::to_string(context) + " has no room for a prompt before " +
+      return {StatusCode::kInvalidArgument, "a context of " + std::to_string(context) +
+                                                " has no room for a prompt before " +
                                                 std::to_string(bench.steps) + " decoded tokens"};
     }
   }
@@ -116,15 +127,19 @@ Status run_bench_decode(const DecodeBench& bench) {
   const StepBytes bytes = step_bytes(host.model());
   std::printf("%s, %s\n", setup.model_path.c_str(), host.device().description().c_str());
   if (ceiling > 0) std::printf("a large read now: %.0f GB/s\n", ceiling);
-  std::printf("\n| context | rows | ms/token | tok/s | GB/step | GB/s | of a read | us/layer over its bytes | experts expected | to "
-              "the last first token, s | prefill tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "\n| context | rows | ms/token | tok/s | GB/step | GB/s | of a read | us/layer over its "
+      "bytes | experts expected | to "
+      "the last first token, s | prefill tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const int32_t rows : bench.rows) {
     for (const int32_t context : contexts) {
       auto line = measure(bench, **client, log, rows, context);
       if (!line) return line.error();
       if (line->step_us <= 0) {
-        std::printf("| %d | %d | no two steps decoded all rows: they do not fit the memory together, or the first had ended; more steps |\n",
-                    context, rows);
+        std::printf(
+            "| %d | %d | no two steps decoded all rows: they do not fit the memory together, or "
+            "the first had ended; more steps |\n",
+            context, rows);
         continue;
       }
       print_line(bench, host, bytes, ceiling, rows, context, *line);

@@ -1,12 +1,13 @@
-#include "device/cuda/read_bandwidth.h"
-
 #include <algorithm>
 #include <cstdint>
+
+#include "device/cuda/read_bandwidth.h"
 
 namespace tailrace::cuda {
 namespace {
 
-constexpr size_t kMost = size_t{2} << 30, kLeast = size_t{256} << 20;  // well beyond any second-level cache
+constexpr size_t kMost = size_t{2} << 30,
+                 kLeast = size_t{256} << 20;  // well beyond any second-level cache
 constexpr int kThreads = 512, kRounds = 5;
 
 __global__ void read_kernel(const uint4* data, size_t n, uint32_t* sink) {
@@ -14,7 +15,8 @@ __global__ void read_kernel(const uint4* data, size_t n, uint32_t* sink) {
   const size_t stride = size_t{gridDim.x} * blockDim.x;
   size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x;
   for (; i + 3 * stride < n; i += 4 * stride) {
-    const uint4 a = __ldcs(data + i), b = __ldcs(data + i + stride), c = __ldcs(data + i + 2 * stride), d = __ldcs(data + i + 3 * stride);
+    const uint4 a = __ldcs(data + i), b = __ldcs(data + i + stride),
+                c = __ldcs(data + i + 2 * stride), d = __ldcs(data + i + 3 * stride);
     x ^= a.x ^ b.y ^ c.z ^ d.w;
   }
   for (; i < n; i += stride) x ^= data[i].x;
@@ -31,13 +33,17 @@ double read_bandwidth_gbs(int num_sms) {
   if (bytes < kLeast || cudaMalloc(&data, bytes) != cudaSuccess) return cudaGetLastError(), 0;
   cudaEvent_t begun = nullptr, ended = nullptr;
   double best = 0;
-  if (cudaEventCreate(&begun) == cudaSuccess && cudaEventCreate(&ended) == cudaSuccess && cudaMemset(data, 1, bytes) == cudaSuccess) {
+  if (cudaEventCreate(&begun) == cudaSuccess && cudaEventCreate(&ended) == cudaSuccess &&
+      cudaMemset(data, 1, bytes) == cudaSuccess) {
     for (int round = 0; round < kRounds; ++round) {
       cudaEventRecord(begun);
-      read_kernel<<<num_sms * 8, kThreads>>>(static_cast<const uint4*>(data), bytes / sizeof(uint4), static_cast<uint32_t*>(data));
+      read_kernel<<<num_sms * 8, kThreads>>>(static_cast<const uint4*>(data), bytes / sizeof(uint4),
+                                             static_cast<uint32_t*>(data));
       cudaEventRecord(ended);
       float ms = 0;
-      if (cudaEventSynchronize(ended) != cudaSuccess || cudaEventElapsedTime(&ms, begun, ended) != cudaSuccess) break;
+      if (cudaEventSynchronize(ended) != cudaSuccess ||
+          cudaEventElapsedTime(&ms, begun, ended) != cudaSuccess)
+        break;
       best = std::max(best, static_cast<double>(bytes) / ms / 1e6);
     }
   }

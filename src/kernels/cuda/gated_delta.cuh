@@ -8,7 +8,9 @@ namespace tailrace::cuda {
 
 inline constexpr int kDeltaSlice = 32;  // columns of a state that a CTA holds
 
-__device__ __forceinline__ int channels_of(const DeltaParams& p) { return (2 * p.k_heads + p.v_heads) * p.dim; }
+__device__ __forceinline__ int channels_of(const DeltaParams& p) {
+  return (2 * p.k_heads + p.v_heads) * p.dim;
+}
 __device__ __forceinline__ float silu(float v) { return v / (1.0f + __expf(-v)); }
 __device__ __forceinline__ float softplus(float v) { return v > 20.0f ? v : log1pf(__expf(v)); }
 
@@ -31,19 +33,22 @@ __device__ __forceinline__ int64_t target_slot(const DeltaParams& p, const Batch
 
 // The layer's part of a slot: S [v_heads][dim][dim], inputs [kDeltaInputs][channels].
 __device__ __forceinline__ float* delta_state(const DeltaParams& p, int64_t slot) {
-  return p.states.recurrent + slot * p.states.recurrent_stride + int64_t{p.layer} * p.v_heads * p.dim * p.dim;
+  return p.states.recurrent + slot * p.states.recurrent_stride +
+         int64_t{p.layer} * p.v_heads * p.dim * p.dim;
 }
 __device__ __forceinline__ float* delta_inputs(const DeltaParams& p, int64_t slot) {
-  return p.states.conv + slot * p.states.conv_stride + int64_t{p.layer} * kDeltaInputs * channels_of(p);
+  return p.states.conv + slot * p.states.conv_stride +
+         int64_t{p.layer} * kDeltaInputs * channels_of(p);
 }
 __device__ __forceinline__ int64_t input_at(const DeltaParams& p, int position) {
   return int64_t{position % kDeltaInputs} * channels_of(p);
 }
 
-// The last inputs of a row that ends at `end`, of one channel, into its own slot and the checkpoint it saves to. `fresh`
-// gives those of positions from `start` on.
+// The last inputs of a row that ends at `end`, of one channel, into its own slot and the checkpoint
+// it saves to. `fresh` gives those of positions from `start` on.
 template <typename Fresh>
-__device__ __forceinline__ void keep_inputs(const DeltaParams& p, const BatchRow& row, int channel, int start, int end, const Fresh& fresh) {
+__device__ __forceinline__ void keep_inputs(const DeltaParams& p, const BatchRow& row, int channel,
+                                            int start, int end, const Fresh& fresh) {
   const int64_t from = source_slot(p, row), to = target_slot(p, row);
 #pragma unroll
   for (int back = 1; back < kDeltaInputs; ++back) {

@@ -1,8 +1,9 @@
-// The recurrent form: o = S^T q behind S = e^g S + k (beta (v - e^g S^T k))^T, one token a row. A state is read and written
-// once: the bound is its bytes, twice. A CTA takes 32 columns of one v-head's state in registers, and the CTAs of a head
-// are a cluster, which its norm needs: o is a row of all of its columns. S^T k and S^T q come from one pass over S, since
-// o = e^g S^T q + u (k q). Each CTA convolves the channels it needs itself; q and k of a k-head are convolved by all of its
-// CTAs, and kept by one (gated_delta.h: the ring).
+// The recurrent form: o = S^T q behind S = e^g S + k (beta (v - e^g S^T k))^T, one token a row. A
+// state is read and written once: the bound is its bytes, twice. A CTA takes 32 columns of one
+// v-head's state in registers, and the CTAs of a head are a cluster, which its norm needs: o is a
+// row of all of its columns. S^T k and S^T q come from one pass over S, since o = e^g S^T q + u (k
+// q). Each CTA convolves the channels it needs itself; q and k of a k-head are convolved by all of
+// its CTAs, and kept by one (gated_delta.h: the ring).
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/gated_delta.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -11,8 +12,9 @@
 namespace tailrace::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32, kLanes = kDeltaSlice / 4;  // lanes: of four columns each
-constexpr int kGroups = kThreads / kLanes;                                       // of rows of S
+constexpr int kThreads = 128, kWarps = kThreads / 32,
+              kLanes = kDeltaSlice / 4;     // lanes: of four columns each
+constexpr int kGroups = kThreads / kLanes;  // of rows of S
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
@@ -35,10 +37,13 @@ __device__ __forceinline__ float4 sum_groups(float4 v) {
 }
 
 // A channel of the row's token behind convolution and SiLU; its inputs are kept where `keeps`.
-__device__ __forceinline__ float convolve(const DeltaParams& p, const BatchRow& row, int token, int position, int channel, bool keeps) {
+__device__ __forceinline__ float convolve(const DeltaParams& p, const BatchRow& row, int token,
+                                          int position, int channel, bool keeps) {
   const float4 weight = *reinterpret_cast<const float4*>(p.conv + int64_t{channel} * kDeltaInputs);
   const float* inputs = delta_inputs(p, source_slot(p, row)) + channel;
-  const auto old = [&](int back) { return position >= back ? __ldcg(inputs + input_at(p, position - back)) : 0.0f; };
+  const auto old = [&](int back) {
+    return position >= back ? __ldcg(inputs + input_at(p, position - back)) : 0.0f;
+  };
   const float x = __ldcg(p.in + token * p.in_stride + channel);
   const float sum = weight.x * old(3) + weight.y * old(2) + weight.z * old(1) + weight.w * x;
   if (keeps) keep_inputs(p, row, channel, position, position + 1, [&](int) { return x; });
@@ -46,7 +51,8 @@ __device__ __forceinline__ float convolve(const DeltaParams& p, const BatchRow& 
 }
 
 template <int D>
-__global__ void __launch_bounds__(kThreads) recurrent_kernel(const __grid_constant__ DeltaParams p) {
+__global__ void __launch_bounds__(kThreads)
+    recurrent_kernel(const __grid_constant__ DeltaParams p) {
   constexpr int kRows = D / kGroups, kSlices = D / kDeltaSlice;
   __shared__ __align__(16) float mixed[2 * D + kDeltaSlice];  // q, k, and v of the CTA's columns
   __shared__ __align__(16) float part[2][kWarps][kDeltaSlice];
@@ -65,18 +71,23 @@ __global__ void __launch_bounds__(kThreads) recurrent_kernel(const __grid_consta
   for (int n = 0; n < kRows; ++n) {
     state[n] = row.state_from == kZeroState
                    ? float4{0, 0, 0, 0}
-                   : __ldcs(reinterpret_cast<const float4*>(delta_state(p, source_slot(p, row)) + at + int64_t{n} * kGroups * D));
+                   : __ldcs(reinterpret_cast<const float4*>(delta_state(p, source_slot(p, row)) +
+                                                            at + int64_t{n} * kGroups * D));
   }
   for (int i = thread; i < 2 * D + kDeltaSlice; i += kThreads) {
     const bool key = i < 2 * D;
-    const int channel = key ? (i < D ? 0 : keys - D) + k_head * D + i : 2 * keys + v_head * D + slice * kDeltaSlice + i - 2 * D;
-    mixed[i] = convolve(p, row, token, position, channel, !key || (slice == 0 && v_head % ratio == 0));
+    const int channel = key ? (i < D ? 0 : keys - D) + k_head * D + i
+                            : 2 * keys + v_head * D + slice * kDeltaSlice + i - 2 * D;
+    mixed[i] =
+        convolve(p, row, token, position, channel, !key || (slice == 0 && v_head % ratio == 0));
   }
   __syncthreads();
   float qq = 0, kk = 0, qk = 0;
-  for (int i = thread; i < D; i += kThreads) qq += mixed[i] * mixed[i], kk += mixed[D + i] * mixed[D + i], qk += mixed[i] * mixed[D + i];
+  for (int i = thread; i < D; i += kThreads)
+    qq += mixed[i] * mixed[i], kk += mixed[D + i] * mixed[D + i], qk += mixed[i] * mixed[D + i];
   qq = warp_sum(qq), kk = warp_sum(kk), qk = warp_sum(qk);
-  if (thread % 32 == 0) dots[thread / 32][0] = qq, dots[thread / 32][1] = kk, dots[thread / 32][2] = qk;
+  if (thread % 32 == 0)
+    dots[thread / 32][0] = qq, dots[thread / 32][1] = kk, dots[thread / 32][2] = qk;
   float4 sk = {0, 0, 0, 0}, sq = {0, 0, 0, 0};  // S^T k and S^T q of the unnormed
 #pragma unroll
   for (int n = 0; n < kRows; ++n) {
@@ -96,21 +107,27 @@ __global__ void __launch_bounds__(kThreads) recurrent_kernel(const __grid_consta
     add_scaled(sk, *reinterpret_cast<const float4*>(&part[0][w][lane * 4]), 1);
     add_scaled(sq, *reinterpret_cast<const float4*>(&part[1][w][lane * 4]), 1);
   }
-  const float q_scale = rsqrtf(qq + GatedDeltaBlock::kL2Eps) * rsqrtf(static_cast<float>(D)), k_scale = rsqrtf(kk + GatedDeltaBlock::kL2Eps);
-  const float keep = __expf(delta_decay(p, token, v_head)), beta = delta_beta(p, token, v_head), both = qk * q_scale * k_scale;
+  const float q_scale = rsqrtf(qq + GatedDeltaBlock::kL2Eps) * rsqrtf(static_cast<float>(D)),
+              k_scale = rsqrtf(kk + GatedDeltaBlock::kL2Eps);
+  const float keep = __expf(delta_decay(p, token, v_head)), beta = delta_beta(p, token, v_head),
+              both = qk * q_scale * k_scale;
   const float4 v = *reinterpret_cast<const float4*>(&mixed[2 * D + lane * 4]);
   const float forget = keep * k_scale, recall = keep * q_scale;
-  const float4 u = {beta * (v.x - forget * sk.x), beta * (v.y - forget * sk.y), beta * (v.z - forget * sk.z), beta * (v.w - forget * sk.w)};
+  const float4 u = {beta * (v.x - forget * sk.x), beta * (v.y - forget * sk.y),
+                    beta * (v.z - forget * sk.z), beta * (v.w - forget * sk.w)};
   float* own = delta_state(p, row.slot) + at;
   const int64_t target = target_slot(p, row);
 #pragma unroll
   for (int n = 0; n < kRows; ++n) {
     const float k = mixed[D + group + n * kGroups] * k_scale;
-    const float4 s = {keep * state[n].x + k * u.x, keep * state[n].y + k * u.y, keep * state[n].z + k * u.z, keep * state[n].w + k * u.w};
+    const float4 s = {keep * state[n].x + k * u.x, keep * state[n].y + k * u.y,
+                      keep * state[n].z + k * u.z, keep * state[n].w + k * u.w};
     __stcs(reinterpret_cast<float4*>(own + int64_t{n} * kGroups * D), s);
-    if (target >= 0) __stcs(reinterpret_cast<float4*>(delta_state(p, target) + at + int64_t{n} * kGroups * D), s);
+    if (target >= 0)
+      __stcs(reinterpret_cast<float4*>(delta_state(p, target) + at + int64_t{n} * kGroups * D), s);
   }
-  const float4 o = {recall * sq.x + u.x * both, recall * sq.y + u.y * both, recall * sq.z + u.z * both, recall * sq.w + u.w * both};
+  const float4 o = {recall * sq.x + u.x * both, recall * sq.y + u.y * both,
+                    recall * sq.z + u.z * both, recall * sq.w + u.w * both};
   float total = o.x * o.x + o.y * o.y + o.z * o.z + o.w * o.w;
 #pragma unroll
   for (int offset = 1; offset < kLanes; offset *= 2) total += __shfl_xor_sync(~0u, total, offset);
@@ -125,9 +142,11 @@ __global__ void __launch_bounds__(kThreads) recurrent_kernel(const __grid_consta
     const float factor = rsqrtf(total / D + p.eps);
     const int column = slice * kDeltaSlice + lane * 4;
     const float4 w = *reinterpret_cast<const float4*>(p.norm + column);
-    const float4 z = __ldcg(reinterpret_cast<const float4*>(p.in + token * p.in_stride + channels_of(p) + v_head * D + column));
-    const uint2 packed = {ptx::pack_bf16(o.x * factor * w.x * silu(z.x), o.y * factor * w.y * silu(z.y)),
-                          ptx::pack_bf16(o.z * factor * w.z * silu(z.z), o.w * factor * w.w * silu(z.w))};
+    const float4 z = __ldcg(reinterpret_cast<const float4*>(p.in + token * p.in_stride +
+                                                            channels_of(p) + v_head * D + column));
+    const uint2 packed = {
+        ptx::pack_bf16(o.x * factor * w.x * silu(z.x), o.y * factor * w.y * silu(z.y)),
+        ptx::pack_bf16(o.z * factor * w.z * silu(z.z), o.w * factor * w.w * silu(z.w))};
     *reinterpret_cast<uint2*>(p.out + (int64_t{token} * p.v_heads + v_head) * D + column) = packed;
   }
   if constexpr (kSlices > 1) cluster_barrier();  // nobody leaves while its square may be read
@@ -136,7 +155,8 @@ __global__ void __launch_bounds__(kThreads) recurrent_kernel(const __grid_consta
 template <int D>
 cudaError_t launch(const DeltaParams& p, cudaStream_t stream) {
   constexpr int kSlices = D / kDeltaSlice;
-  const dim3 grid(kSlices, static_cast<unsigned>(p.v_heads), static_cast<unsigned>(p.rows.num_decode_rows));
+  const dim3 grid(kSlices, static_cast<unsigned>(p.v_heads),
+                  static_cast<unsigned>(p.rows.num_decode_rows));
   return launch_clustered(kSlices, recurrent_kernel<D>, grid, kThreads, 0, stream, p);
 }
 
@@ -144,9 +164,12 @@ cudaError_t launch(const DeltaParams& p, cudaStream_t stream) {
 
 cudaError_t run_delta_decode(const DeltaParams& p, cudaStream_t stream) {
   switch (p.dim) {
-    case 32: return launch<32>(p, stream);
-    case 64: return launch<64>(p, stream);
-    default: return launch<128>(p, stream);
+    case 32:
+      return launch<32>(p, stream);
+    case 64:
+      return launch<64>(p, stream);
+    default:
+      return launch<128>(p, stream);
   }
 }
 
