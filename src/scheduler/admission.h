@@ -38,7 +38,6 @@ class Admission {
   void on_preempted(std::span<Sequence* const> running);
   // A decode step was planned: the reserve decays slowly.
   void on_decode_step();
-  // Share of the tokens still allowed to a running sequence that is kept free for it.
 
  private:
   int32_t expected_len(const Sequence& sequence) const;
@@ -51,6 +50,7 @@ class Admission {
       0.05;  // share of max_tokens: most requests end long before their bound
   static constexpr double kReserveDecay =
       0.001;  // per decode step: 1000 steps from full reserve to none
+  // Share of the tokens still allowed to a running sequence that is kept free for it.
   double reserve_ratio_ = kMinReserve;
 };
 
