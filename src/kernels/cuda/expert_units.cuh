@@ -4,6 +4,7 @@
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/ptx.h"
+#include "kernels/cuda/vector_math.cuh"
 
 namespace tailrace::cuda {
 
@@ -36,8 +37,6 @@ __device__ __forceinline__ void e2m1_operands(uint32_t w, const uint32_t (&scale
   a[2] = scaled((w << 6 & 0x01c001c0u) | (w << 2 & 0x80008000u), scale[0]);
   a[3] = scaled((w >> 3 & 0x01c001c0u) | (w << 1 & 0x80008000u), scale[1]);
 }
-__device__ __forceinline__ uint32_t component(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
 template <>
 struct UnitPart<ExpertForm::kMxfp4> {
   uint4 v;

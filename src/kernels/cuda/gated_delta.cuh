@@ -3,6 +3,7 @@
 
 #include "kernels/blocks.h"
 #include "kernels/cuda/gated_delta.h"
+#include "kernels/cuda/vector_math.cuh"
 
 namespace tailrace::cuda {
 
@@ -58,6 +59,19 @@ __device__ __forceinline__ void keep_inputs(const DeltaParams& p, const BatchRow
     const float v = position >= start ? fresh(position) : __ldcg(delta_inputs(p, from) + at);
     delta_inputs(p, row.slot)[at] = v;
     if (to >= 0) delta_inputs(p, to)[at] = v;
+  }
+}
+
+// Calls f.template operator()<D>() for the heads' size (delta_dim_served).
+template <typename F>
+cudaError_t by_delta_dim(int dim, const F& f) {
+  switch (dim) {
+    case 32:
+      return f.template operator()<32>();
+    case 64:
+      return f.template operator()<64>();
+    default:
+      return f.template operator()<128>();
   }
 }
 

@@ -16,16 +16,6 @@ constexpr int kThreads = 128, kWarps = kThreads / 32,
               kLanes = kDeltaSlice / 4;     // lanes: of four columns each
 constexpr int kGroups = kThreads / kLanes;  // of rows of S
 
-__device__ __forceinline__ float warp_sum(float v) {
-#pragma unroll
-  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
-  return v;
-}
-
-__device__ __forceinline__ void add_scaled(float4& sum, const float4& s, float by) {
-  sum.x += s.x * by, sum.y += s.y * by, sum.z += s.z * by, sum.w += s.w * by;
-}
-
 // Over the lanes of a warp that hold the same columns.
 __device__ __forceinline__ float4 sum_groups(float4 v) {
 #pragma unroll
@@ -163,14 +153,7 @@ cudaError_t launch(const DeltaParams& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t run_delta_decode(const DeltaParams& p, cudaStream_t stream) {
-  switch (p.dim) {
-    case 32:
-      return launch<32>(p, stream);
-    case 64:
-      return launch<64>(p, stream);
-    default:
-      return launch<128>(p, stream);
-  }
+  return by_delta_dim(p.dim, [&]<int D>() { return launch<D>(p, stream); });
 }
 
 }  // namespace tailrace::cuda

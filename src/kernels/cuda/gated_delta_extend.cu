@@ -25,19 +25,9 @@ constexpr int kSquare = kDeltaChunk + 4;  // stride of a [chunk][chunk] tile: ro
 template <int D>
 constexpr int kStride = D + 4;  // of a [chunk][D] tile
 
-__device__ __forceinline__ float warp_sum(float v) {
-#pragma unroll
-  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
-  return v;
-}
-
 __device__ __forceinline__ float4 load_4(const float* p) {
   return *reinterpret_cast<const float4*>(p);
 }
-__device__ __forceinline__ float component(const float4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 // ---- Convolution, SiLU, norms of q and k: a warp takes eight tokens of a head
 // -----------------------------------------
 
@@ -256,9 +246,6 @@ struct WalkTiles {
       v_kept[kDeltaChunk * kSliceStride];  // V', and times exp(G_n - G)
 };
 
-__device__ __forceinline__ void add_scaled(float4& sum, const float4& v, float by) {
-  sum.x += v.x * by, sum.y += v.y * by, sum.z += v.z * by, sum.w += v.w * by;
-}
 // sum += a row's four values times four rows of a tile of slices.
 __device__ __forceinline__ void add_product(float4& sum, const float4& row,
                                             const float4 (&tile)[4]) {
@@ -494,21 +481,15 @@ cudaError_t prepare() {
 }  // namespace
 
 cudaError_t prepare_delta() {
-  for (const cudaError_t error : {prepare<32>(), prepare<64>(), prepare<128>()}) {
+  for (const int dim : {32, 64, 128}) {
+    const cudaError_t error = by_delta_dim(dim, [&]<int D>() { return prepare<D>(); });
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
 
 cudaError_t run_delta_extend(const DeltaParams& p, cudaStream_t stream) {
-  switch (p.dim) {
-    case 32:
-      return launch<32>(p, stream);
-    case 64:
-      return launch<64>(p, stream);
-    default:
-      return launch<128>(p, stream);
-  }
+  return by_delta_dim(p.dim, [&]<int D>() { return launch<D>(p, stream); });
 }
 
 }  // namespace tailrace::cuda

@@ -11,6 +11,7 @@
 #include "kernels/cuda/linear_forms.cuh"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/step_rows.cuh"
+#include "kernels/cuda/vector_math.cuh"
 
 namespace tailrace::cuda {
 namespace {
@@ -52,12 +53,6 @@ struct Piece {
     }
   }
 };
-
-__device__ __forceinline__ float warp_sum(float v) {
-#pragma unroll
-  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
-  return v;
-}
 
 __device__ __forceinline__ bool idle_token(const StepRows& rows, int t) {
   return rows.rows[row_of(rows, t)].kv_len == 0;
@@ -341,9 +336,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__device__ __forceinline__ void add_scaled(float4& sum, const float4& v, float by) {
-  sum.x += v.x * by, sum.y += v.y * by, sum.z += v.z * by, sum.w += v.w * by;
-}
 __device__ __forceinline__ float squares_of(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
 // Four columns of what the token's experts gave; eight loads at a time are under way.
