@@ -76,7 +76,7 @@ $(addprefix $(GPU_BUILD)/bench_,decode extend mixed portable): $(GPU_BUILD)/benc
 $(GPU_BUILD)/bench_linear: $(addprefix $(GPU_BUILD)/,linear_decode.o linear_wide.o token_ops.o device_gpu_code.o bench_linear.o) \
   $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,gemm_lt.o tensor_map.o)
 $(GPU_BUILD)/bench_experts: $(addprefix $(GPU_BUILD)/,moe_route.o experts_few.o experts_many.o random_fill.o device_gpu_code.o device_gpu_clock.o \
-  bench_experts.o) $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,cuda_experts.o expert_form.o tensor_map.o) $(GPU_BUILD)/plugin/device/cuda/cuda_core.o
+  bench_experts.o experts_speed.o) $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,cuda_experts.o expert_form.o tensor_map.o) $(GPU_BUILD)/plugin/device/cuda/cuda_core.o
 $(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_sampler.o \
   $(GPU_BUILD)/host_sampler.o $(GPU_BUILD)/host_vocab_ops.o
 $(GPU_BUILD)/bench_portable: $(GPU_BUILD)/attention_portable.o

@@ -63,7 +63,7 @@ elif [ $# -gt 0 ]; then
 else
   for program in bench_*; do run "./$program" check; done
   run ./gpu_engine_test --gtest_brief=1 --gtest_filter='*cuda*'
-  for model in goldens/gguf_* goldens/gpt_oss* goldens/gemma4 goldens/gemma4_nvfp4 goldens/qwen3_5 goldens/qwen3_5_moe goldens/qwen3_5_moe_nvfp4 models/*; do
+  for model in goldens/gguf_* goldens/gpt_oss* goldens/gemma4 goldens/gemma4_nvfp4 goldens/qwen3_5 goldens/qwen3_5_moe goldens/qwen3_5_moe_fp8 goldens/qwen3_5_moe_nvfp4 models/*; do
     [ -e "$model" ] || continue
     bounds=()
     # Where two experts' logits are close, another order of sums takes another expert: a step of the function, whatever

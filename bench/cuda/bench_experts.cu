@@ -1,14 +1,16 @@
 // Mixtures of experts: routing, products and weighted sum against float64 on fresh random inputs, from a captured
-// graph; then us, GB/s and TFLOP/s at gpt-oss-20b's shape.
+// graph; then us, GB/s and TFLOP/s (experts_speed.cu).
 //   bench_experts [check|bench|small|all]
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 
-#include "device/cuda/gpu_code.h"
+#include "experts_memory.h"
 #include "kernels/cuda/cuda_experts.h"
-#include "kernels/cuda/gpu_workbench.h"
-#include "kernels/cuda/random_fill.h"
 
 using namespace tailrace;
 using namespace tailrace::cuda;
@@ -16,11 +18,6 @@ using namespace tailrace::cuda::workbench;
 
 namespace {
 
-constexpr int kSms = 132;
-const char* form_name(Format format) {
-  return format == Format::kMXFP4 ? "mxfp4" : format == Format::kNVFP4 ? "nvfp4" : format == Format::kF8E4M3 ? "fp8" : "bf16";
-}
-constexpr Format kFormats[] = {Format::kMXFP4, Format::kNVFP4, Format::kF8E4M3, Format::kBF16};
 
 // What surrounds the experts: nothing and biases; a branch beside them that counts by a gate of its own; norms everywhere.
 enum class Kind { kGptOss, kQwen, kGemma };
@@ -36,7 +33,7 @@ const char* spread_name(Spread s) {
 }
 
 struct Case {
-  Format format;
+  ExpertForm form;
   int hidden, width, experts, top_k, tokens;
   Spread spread = Spread::kRandom;
   Format router = Format::kBF16;
@@ -57,30 +54,38 @@ struct TestExperts {
   Buffer<uint8_t> packed;
   ExpertWeights weights;
 
-  TestExperts(Format format, int experts, int rows, int cols, std::mt19937& random)
+  TestExperts(ExpertForm form, int experts, int rows, int cols, std::mt19937& random)
       : dense(size_t(experts) * rows * cols),
         bias(size_t(experts) * rows),
-        scale(size_t(experts) * rows),
-        packed(size_t(experts) * expert_matrix_bytes(*expert_form_of(format), rows, cols)) {
+        scale(size_t(experts) * rows * scales_per_row(form, cols)),
+        packed(size_t(experts) * expert_matrix_bytes(form, rows, cols)) {
     std::normal_distribution<float> normal;
+    const Format format = format_of(form);
     const size_t stride = packed.count / experts, row_bytes = stored_row_bytes(format, cols);
     const bool scaled = format == Format::kNVFP4 || format == Format::kF8E4M3;
     for (float& v : bias.host) v = normal(random);
     const float size = std::sqrt(float(cols)) * (format == Format::kNVFP4 ? 3.0f : 1.5f);  // of the values as drawn
     for (float& v : scale.host) v = scaled ? std::exp(0.5f * normal(random)) / size : 1;
+    const int per_row = scales_per_row(form, cols);
+    for (size_t i = 0; form == ExpertForm::kFp8Block && i < scale.host.size(); ++i) {
+      const int row = int(i / per_row % rows);  // a block of 128 rows has its first row's
+      scale.host[i] = scale.host[i - size_t(row % 128) * per_row];
+    }
     for (int e = 0; e < experts; ++e) {
       std::vector<std::byte> stored(row_bytes * rows);
       float* w = dense.data() + size_t(e) * rows * cols;
       for (int r = 0; r < rows; ++r)
         fill_row(format, stored.data() + r * row_bytes, cols, w + size_t(r) * cols, random);
-      for (int64_t i = 0; i < int64_t(rows) * cols; ++i) w[i] *= scale.host[size_t(e) * rows + i / cols];
+      for (int64_t i = 0; i < int64_t(rows) * cols; ++i) {
+        w[i] *= scale.host[(size_t(e) * rows + i / cols) * per_row + (per_row > 1 ? i % cols / 128 : 0)];
+      }
       const TensorView view{
           .name = "expert", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
       if (!pack_expert(view, reinterpret_cast<std::byte*>(packed.host.data()) + e * stride).ok()) std::exit(1);
     }
     packed.upload(), bias.upload(), scale.upload();
     weights = {.first = {.format = format, .rows = rows, .cols = cols, .data = packed.device, .bias = bias.device,
-                         .scale = scaled ? scale.device : nullptr, .scale_cols = scaled ? cols : 0},
+                         .scale = scaled ? scale.device : nullptr, .scale_cols = !scaled ? 0 : per_row > 1 ? 128 : cols},
                .count = experts,
                .stride = int64_t(stride)};
   }
@@ -135,56 +140,6 @@ struct TestExperts {
   }
 };
 
-struct Memory {
-  Buffer<float> x, y, logits, shares, factor, norm, next_norm, squares, dense, dense_share;
-  Buffer<__nv_bfloat16> normed, gated, next;
-  Buffer<int32_t> ids, entry, token, counts, arrived;
-  Buffer<ExpertTile> tiles;
-  Buffer<BatchRow> rows;
-  ExpertScratch scratch;
-
-  Memory(int hidden, int width, int experts, int top_k, int tokens)
-      : x(size_t(tokens) * hidden),
-        y(size_t(tokens) * top_k * hidden),
-        logits(size_t(tokens) * experts),
-        shares(size_t(tokens) * top_k),
-        factor(tokens),
-        norm(hidden),
-        next_norm(hidden),
-        squares(size_t(8) * std::max(tokens, 16)),
-        dense(size_t(tokens) * hidden),
-        dense_share(tokens),
-        normed(size_t(tokens) * hidden),
-        gated(size_t(tokens) * top_k * width),
-        next(size_t(tokens) * hidden),
-        ids(size_t(tokens) * top_k),
-        entry(ids.count),
-        token(ids.count),
-        counts(kRoutingCounts),
-        arrived(tokens),
-        tiles(most_expert_tiles(experts, ids.count, 8)),
-        rows(tokens) {
-    counts.zero(), arrived.zero();
-    scratch = {.x = x.device,
-               .normed = normed.device,
-               .routing = {.logits = logits.device,
-                           .ids = ids.device,
-                           .shares = shares.device,
-                           .entry = entry.device,
-                           .token = token.device,
-                           .factor = factor.device,
-                           .dense_share = dense_share.device,
-                           .tiles = tiles.device,
-                           .counts = counts.device,
-                           .arrived = arrived.device},
-               .gathered = reinterpret_cast<__nv_bfloat16*>(y.device),
-               .gated = gated.device,
-               .y = y.device,
-               .dense_in = nullptr,
-               .dense = dense.device};
-  }
-};
-
 struct Problem {
   const Case& c;
   std::mt19937& random;
@@ -204,9 +159,9 @@ struct Problem {
       : c(c),
         random(random),
         m(c.hidden, c.width, c.experts, c.top_k, c.tokens),
-        gate(c.format, c.experts, c.width, c.hidden, random),
-        up(c.format, c.experts, c.width, c.hidden, random),
-        down(c.format, c.experts, c.hidden, c.width, random),
+        gate(c.form, c.experts, c.width, c.hidden, random),
+        up(c.form, c.experts, c.width, c.hidden, random),
+        down(c.form, c.experts, c.hidden, c.width, random),
         router(size_t(c.experts) * c.hidden),
         stored_router(router.size() * 4),
         router_bias(c.experts),
@@ -365,6 +320,18 @@ bool routing_is_right(Problem& p, double* worst) {
   return ok && covered == entries;
 }
 
+// Calls work(i) of 0 to count - 1 on all cores.
+void for_each(int count, const std::function<void(int)>& work) {
+  std::atomic<int> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back([&] {
+      for (int at; (at = next.fetch_add(1)) < count;) work(at);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 double dot(const TestExperts& w, int64_t row, const float* x, int cols) {
   const float* r = w.dense.data() + row * cols;
   double sum = 0;
@@ -404,8 +371,9 @@ double sums_error(Problem& p, const std::vector<float>& before) {
   Buffer<float>& x = m.x;
   x.download(), m.next.download(), m.squares.download();
   double error = 0, size = 0, worst = 0;
-  std::vector<float> normed(c.hidden), gated(c.width);
-  for (int t = 0; t < c.tokens; ++t) {
+  std::mutex mutex;
+  for_each(c.tokens, [&](int t) {
+    std::vector<float> normed(c.hidden), gated(c.width);
     std::vector<double> want(c.hidden, 0.0);
     const float* was = before.data() + size_t(t) * c.hidden;
     for (int k = 0; k < c.hidden; ++k) normed[k] = bf16_round(was[k] * m.norm.host[k]);
@@ -433,6 +401,7 @@ double sums_error(Problem& p, const std::vector<float>& before) {
     }
     double squares = 0, got_squares = 0;
     add_surroundings(p, t, was, want);
+    std::lock_guard lock(mutex);
     for (int k = 0; k < c.hidden; ++k) {
       const double got = x.host[size_t(t) * c.hidden + k], exact = (was[k] + want[k]) * (c.kind == Kind::kGemma ? p.out_scale.host[0] : 1);
       error += (got - exact) * (got - exact), size += want[k] * want[k];
@@ -444,7 +413,7 @@ double sums_error(Problem& p, const std::vector<float>& before) {
     for (int part = 0; part < p.parts; ++part)
       got_squares += m.squares.host[size_t(part) * p.stride() + t];
     if (!(std::abs(got_squares - squares) <= 1e-4 * squares + 1e-30)) worst = 3;
-  }
+  });
   const double relative = size > 0 ? std::sqrt(error / size) : 0;
   return worst > 0 || std::isnan(relative) ? 100 + worst : relative;
 }
@@ -489,7 +458,7 @@ int run_case(const Case& c, std::mt19937& random) {
   GPU_CHECK(cudaStreamDestroy(stream));
   const bool ok = right && repeats && routing < 1e-4 && sums < 5e-3;
   std::printf("%scheck experts %-7s %-5s %4d x %4d, %d of %2d, %3d tokens, %-11s: routing %.1e, sums %.1e%s%s\n",
-              ok ? "" : "FAIL ", kind_name(c.kind), form_name(c.format), c.hidden, c.width, c.top_k, c.experts, c.tokens,
+              ok ? "" : "FAIL ", kind_name(c.kind), form_name(c.form), c.hidden, c.width, c.top_k, c.experts, c.tokens,
               spread_name(c.spread), routing, sums, right ? "" : ", wrong routing", repeats ? "" : ", repeats differ");
   return !ok;
 }
@@ -497,25 +466,25 @@ int run_case(const Case& c, std::mt19937& random) {
 int run_checks() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
-  for (const Format format : kFormats) {
+  for (const ExpertForm form : kForms) {
     for (const Kind kind : {Kind::kQwen, Kind::kGemma}) {
       for (const int tokens : {1, 7, 40, 150}) {
-        failed += run_case({format, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens == 40, kind}, random);
+        failed += run_case({form, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens == 40, kind}, random);
       }
-      failed += run_case({format, 2816, 96, 8, 2, 3, Spread::kRandom, Format::kF32, false, kind}, random);
-      failed += run_case({format, 3136, 64, 8, 2, 66, Spread::kRandom, Format::kBF16, false, kind}, random);
+      failed += run_case({form, 2816, 96, 8, 2, 3, Spread::kRandom, Format::kF32, false, kind}, random);
+      failed += run_case({form, 3136, 64, 8, 2, 66, Spread::kRandom, Format::kBF16, false, kind}, random);
     }
     for (const int tokens : {1, 2, 5, 8, 31, 33, 64, 65, 100, 257, 600}) {
       const Spread spread = static_cast<Spread>(random() % 4);
-      failed += run_case({format, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens <= 64}, random);
-      failed += run_case({format, 64, 32, 8, 2, tokens, spread, Format::kF32}, random);
+      failed += run_case({form, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens <= 64}, random);
+      failed += run_case({form, 64, 32, 8, 2, tokens, spread, Format::kF32}, random);
     }
     for (const Spread spread : {Spread::kUneven, Spread::kSame, Spread::kTies}) {
-      for (const int tokens : {9, 64, 130, 520}) failed += run_case({format, 192, 224, 16, 3, tokens, spread}, random);
+      for (const int tokens : {9, 64, 130, 520}) failed += run_case({form, 192, 224, 16, 3, tokens, spread}, random);
     }
-    const int wide = format == Format::kMXFP4 ? 2880 : 1408;
-    for (const int tokens : {3, 70}) failed += run_case({format, wide, wide, 6, 4, tokens}, random);
-    failed += run_case({format, 64, 64, 128, 4, 300, Spread::kUneven}, random);
+    const int wide = form == ExpertForm::kMxfp4 ? 2880 : 1408;
+    for (const int tokens : {3, 70}) failed += run_case({form, wide, wide, 6, 4, tokens}, random);
+    failed += run_case({form, 64, 64, 128, 4, 300, Spread::kUneven}, random);
   }
   return failed;
 }
@@ -523,167 +492,14 @@ int run_checks() {
 int run_small() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
-  for (const Format format : kFormats) {
-    const Kind kind = format == Format::kNVFP4 ? Kind::kGemma : format == Format::kF8E4M3 ? Kind::kQwen : Kind::kGptOss;
-    for (const int tokens : {2, 66}) failed += run_case({format, 96, 64, 4, 2, tokens, Spread::kRandom, Format::kBF16, false, kind}, random);
+  for (const ExpertForm form : kForms) {
+    const Kind kind = form == ExpertForm::kNvfp4 ? Kind::kGemma : format_of(form) == Format::kF8E4M3 ? Kind::kQwen : Kind::kGptOss;
+    const int hidden = form == ExpertForm::kFp8Block ? 160 : 96, width = form == ExpertForm::kFp8Block ? 192 : 64;
+    for (const int tokens : {2, 66}) {
+      failed += run_case({form, hidden, width, 4, 2, tokens, Spread::kRandom, Format::kBF16, false, kind}, random);
+    }
   }
   return failed;
-}
-
-// gpt-oss-20b's experts, three layers' weights in turn.
-constexpr int kHidden = 2880, kExperts = 32, kTopK = 4, kLayers = 3;
-
-struct Layers {
-  Format format;
-  ExpertForm form;
-  int64_t matrix;  // bytes
-  Buffer<uint8_t> weights;
-  Buffer<__nv_bfloat16> router;
-
-  explicit Layers(Format format)
-      : format(format),
-        form(*expert_form_of(format)),
-        matrix(expert_matrix_bytes(form, kHidden, kHidden)),
-        weights(size_t(3) * kLayers * kExperts * matrix, false),
-        router(size_t(kExperts) * kHidden, false) {
-    const float deviation = 1 / std::sqrt(float(kHidden));
-    for (int i = 0; i < 3 * kLayers * kExperts; ++i) {
-      GPU_CHECK(fill_random_expert(form, kHidden, kHidden, i, deviation, weights.device + i * matrix, nullptr));
-    }
-    fill_normal(router.device, router.count, 5, 0.02f);
-  }
-  ExpertWeights part(int layer, int i) const {
-    return {.first = {.format = format,
-                      .rows = kHidden,
-                      .cols = kHidden,
-                      .data = weights.device + (int64_t(layer) * 3 + i) * kExperts * matrix},
-            .count = kExperts,
-            .stride = matrix};
-  }
-  MoeBlock block(const Memory& m, int layer) const {
-    return {.norm = {.weight = m.norm.device},
-            .router = {.format = Format::kBF16, .rows = kExperts, .cols = kHidden, .data = router.device},
-            .gate = part(layer, 0),
-            .up = part(layer, 1),
-            .down = part(layer, 2),
-            .top_k = kTopK};
-  }
-};
-
-// One number of tokens.
-struct Steps {
-  const Layers& layers;
-  int tokens, entries;
-  bool few;
-  int tile;
-  Memory m;
-  StepRows rows;
-  CudaExperts experts;
-
-  Steps(const Layers& layers, int tokens)
-      : layers(layers),
-        tokens(tokens),
-        entries(tokens * kTopK),
-        few(tokens <= kMostFewExpertTokens),
-        tile(few ? few_tile_tokens(tokens) : many_tile_tokens(entries, kExperts)),
-        m(kHidden, kHidden, kExperts, kTopK, tokens),
-        rows{m.rows.device, tokens, tokens, tokens} {
-    std::mt19937 random(tokens);
-    std::normal_distribution<float> normal;
-    for (float& v : m.x.host) v = normal(random);
-    for (float& v : m.norm.host) v = 1;
-    for (int t = 0; t < tokens; ++t) {
-      m.rows.host[t] = {.slot = t, .q_start = t, .q_len = 1, .kv_len = 5, .samples = 1};
-    }
-    m.x.upload(), m.norm.upload(), m.rows.upload();
-    experts.prepare(m.scratch, kSms);
-  }
-  NextNorm next() const { return {m.norm.device, m.next.device, m.squares.device}; }
-  int stride() const { return std::max(tokens, 16); }
-
-  double all() {
-    return time_us(kLayers * 4, [&](int i, cudaStream_t stream) {
-      const MoeBlock block = layers.block(m, i % kLayers);
-      experts.route(block, rows, few, stream);
-      experts.multiply(block, rows, stream);
-      experts.finish(block, rows, next(), stride(), stream);
-    });
-  }
-  double routing() const {
-    const MoeBlock b = layers.block(m, 0);
-    const RouteParams p{.rows = rows,
-                        .x = m.x.device,
-                        .hidden = kHidden,
-                        .norm = m.norm.device,
-                        .eps = 1e-5f,
-                        .expert_norm = m.norm.device,
-                        .router = b.router.data,
-                        .experts = kExperts,
-                        .top_k = kTopK,
-                        .tile_tokens = tile,
-                        .gathers = !few,
-                        .normed = few ? nullptr : m.normed.device,
-                        .out = m.scratch.routing};
-    return time_us(
-        12, [&](int, cudaStream_t stream) { GPU_CHECK(route(p, stream)); }, 7);
-  }
-  double mixing() const {
-    const MixParams p{.routing = m.scratch.routing,
-                      .tokens = tokens,
-                      .top_k = kTopK,
-                      .hidden = kHidden,
-                      .y = m.y.device,
-                      .x = m.x.device,
-                      .next = next(),
-                      .squares_stride = stride()};
-    return time_us(
-        12, [&](int, cudaStream_t stream) { GPU_CHECK(mix(p, stream)); }, 7);
-  }
-  double products(bool gated) const {
-    const Routing& r = m.scratch.routing;
-    ExpertParams p{.matrix = {},
-                   .tiles = r.tiles,
-                   .num_tiles = r.counts + kCountTiles,
-                   .tile_tokens = tile,
-                   .most_tiles = int(most_expert_tiles(kExperts, entries, tile)),
-                   .most_entries = entries};
-    p.form = layers.form, p.rows = p.cols = kHidden, p.gated = gated;
-    p.x = gated && few ? m.normed.device : m.gated.device, p.token = gated && few ? r.token : nullptr;
-    p.alpha = 1.702f, p.limit = 7, p.gated_out = m.scratch.gathered, p.out = m.y.device;
-    return time_us(
-        kLayers * 4,
-        [&](int i, cudaStream_t stream) {
-          ExpertParams q = p;
-          for (int j = 0; j < 2; ++j) {
-            q.matrix[j] = {layers.part(i % kLayers, gated ? j : 2).first.data, layers.matrix, nullptr, nullptr};
-          }
-          GPU_CHECK(few ? run_experts_few(q, stream) : run_experts_many(q, stream));
-        },
-        7);
-  }
-};
-
-void run_bench() {
-  const double ceiling = read_ceiling_gbs();
-  std::printf("read ceiling %.0f GB/s; 2880 x 2880, 4 of 32 experts; floor: bytes of the chosen experts\n", ceiling);
-  std::printf("%-6s %6s %8s %8s %8s %7s %4s %8s | alone, us: %8s %8s %8s %8s\n", "form", "tokens", "experts", "us",
-              "floor us", "GB/s", "%", "TFLOP/s", "routing", "gate, up", "down", "mix");
-  for (const Format format : {Format::kMXFP4, Format::kBF16}) {
-    const Layers layers(format);
-    for (const int tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
-      Steps steps(layers, tokens);
-      const double us = steps.all();
-      steps.m.ids.download();
-      std::vector<bool> chosen(kExperts);
-      for (int id : steps.m.ids.host) chosen[id] = true;
-      const int distinct = int(std::count(chosen.begin(), chosen.end(), true));
-      const double bytes = 3.0 * distinct * layers.matrix, flops = 6.0 * steps.entries * kHidden * double(kHidden);
-      const double gate = steps.products(true), down = steps.products(false), mix = steps.mixing();
-      std::printf("%-6s %6d %8d %8.1f %8.1f %7.0f %3.0f%% %8.0f | %19.1f %8.1f %8.1f %8.1f\n", form_name(format),
-                  tokens, distinct, us, bytes / ceiling / 1000, bytes / us / 1000, bytes / us / 10 / ceiling,
-                  flops / us / 1e6, steps.routing(), gate, down, mix);
-    }
-  }
 }
 
 }  // namespace
@@ -693,7 +509,7 @@ int main(int argc, char** argv) {
   int failed = 0;
   if (mode == "all" || mode == "check") failed = run_checks();
   if (mode == "small") failed = run_small();
-  if (mode == "all" || mode == "bench") run_bench();
+  if (mode == "all" || mode == "bench") run_speed();
   if (failed > 0) std::printf("%d checks failed\n", failed);
   return failed > 0;
 }

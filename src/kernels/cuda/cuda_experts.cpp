@@ -13,6 +13,11 @@ void CudaExperts::prepare(const ExpertScratch& scratch, int num_sms) {
 
 namespace {
 
+ExpertForm form_of(const ExpertWeights& weights) {
+  const Weight& w = weights.first;
+  return w.scale_cols == kScaleBlockCols && w.cols > kScaleBlockCols ? ExpertForm::kFp8Block : *expert_form_of(w.format);
+}
+
 // How a step's tokens are laid out for the products.
 struct Layout {
   int entries, experts, tile;
@@ -21,7 +26,8 @@ struct Layout {
       : entries(rows.num_tokens * b.top_k),
         experts(static_cast<int>(b.router.rows)),
         many(has_hopper_code() && rows.num_tokens > kMostFewExpertTokens) {
-    tile = many ? many_tile_tokens(entries, experts) : few_tile_tokens(rows.num_tokens);
+    const bool blocks = form_of(b.gate) == ExpertForm::kFp8Block || form_of(b.down) == ExpertForm::kFp8Block;
+    tile = many ? many_tile_tokens(entries, experts, blocks) : few_tile_tokens(rows.num_tokens);
   }
 };
 
@@ -55,7 +61,7 @@ void CudaExperts::route(const MoeBlock& b, const StepRows& rows, bool normed, cu
 
 void CudaExperts::product(const ExpertWeights& one, const ExpertWeights* other, ExpertParams p, bool many,
                           cudaStream_t stream) {
-  p.form = *expert_form_of(one.first.format);
+  p.form = form_of(one);
   p.matrix[0] = {one.first.data, one.stride, one.first.bias, one.first.scale};
   if (other != nullptr) p.matrix[1] = {other->first.data, other->stride, other->first.bias, other->first.scale};
   p.rows = static_cast<int>(one.first.rows), p.cols = static_cast<int>(one.first.cols), p.gated = other != nullptr;

@@ -39,10 +39,15 @@ std::string experts_unsupported(const MoeBlock& moe) {
     return "a shared expert whose gate is stored or normed otherwise than the router";
   }
   for (const ExpertWeights* w : {&moe.gate, &moe.up, &moe.down}) {
-    if (w->first.scale != nullptr && w->first.scale_cols != w->first.cols) return "experts with scales of blocks of 128";
+    const bool blocks = w->first.scale != nullptr && w->first.scale_cols != w->first.cols;
+    if (blocks && (w->first.format != Format::kF8E4M3 || w->first.scale_cols != kScaleBlockCols)) {
+      return "experts with scales of " + std::to_string(w->first.scale_cols) + " columns";
+    }
   }
   if (moe.dense.present() && moe.dense.gate.format != moe.dense.up.format) return "a branch beside the experts whose gate and up are stored in different formats";
-  if (moe.gate.first.format != moe.up.first.format) return "experts whose gate and up are stored in different formats";
+  if (moe.gate.first.format != moe.up.first.format || moe.gate.first.scale_cols != moe.up.first.scale_cols) {
+    return "experts whose gate and up are stored in different formats, or with scales of different layouts";
+  }
   if (moe.router.cols % 8 != 0 || moe.down.first.cols % 8 != 0) return "experts of a width that is no multiple of 8";
   return "";
 }

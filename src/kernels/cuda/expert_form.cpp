@@ -85,7 +85,8 @@ bool pack_row(ExpertForm form, const std::byte* from, int64_t row, int64_t cols,
     case ExpertForm::kBf16: return pack_bf16_row(from, row, cols, to), true;
     case ExpertForm::kMxfp4: return pack_mxfp4_row(from, row, cols, to);
     case ExpertForm::kNvfp4: return pack_nvfp4_row(from, row, cols, to), true;
-    case ExpertForm::kFp8: return pack_fp8_row(from, row, cols, to), true;
+    case ExpertForm::kFp8:
+    case ExpertForm::kFp8Block: return pack_fp8_row(from, row, cols, to), true;
   }
   return false;
 }

@@ -20,19 +20,21 @@ enum class ExpertForm : uint8_t {
   kBf16,   // [warp][step][lane][register] pairs of bf16
   kMxfp4,  // [warp][lane][step] words (e2m1 codes), then 16 pairs of rows x 4 of scales (mxfp4_scale_at)
   kNvfp4,  // the same words, then 16 pairs of rows x 8 of scales (nvfp4_scale_at); times Weight::scale, which lies apart
-  kFp8,    // [warp][half of the steps][lane][step] 8 bytes (fp8_byte_at); times Weight::scale
+  kFp8,    // [warp][half of the steps][lane][step] 8 bytes (fp8_byte_at); times Weight::scale, one per row
+  kFp8Block,  // the same bytes, times a scale per 128 rows and 128 columns (repeated for each row in Weight::scale)
 };
-inline constexpr int kNumExpertForms = 4;
+inline constexpr int kNumExpertForms = 5;
 
 inline constexpr int kUnitRows = 64, kUnitCols = 64;
+inline constexpr int kScaleBlockCols = 128;
 inline constexpr int kFourBitUnitValues = kUnitRows * kUnitCols / 2;
 
 TAILRACE_FORM_FN int expert_unit_bytes(ExpertForm form) {
   constexpr int kValues = kUnitRows * kUnitCols;
   return form == ExpertForm::kBf16    ? kValues * 2
-         : form == ExpertForm::kFp8   ? kValues
          : form == ExpertForm::kMxfp4 ? kFourBitUnitValues + kValues / 32
-                                      : kFourBitUnitValues + kValues / 16;
+         : form == ExpertForm::kNvfp4 ? kFourBitUnitValues + kValues / 16
+                                      : kValues;
 }
 TAILRACE_FORM_FN int64_t expert_units(int64_t values) { return (values + kUnitCols - 1) / kUnitCols; }
 // Bytes of one expert's matrix.
@@ -70,7 +72,7 @@ TAILRACE_FORM_FN int fp8_byte_at(int row, int col) {
   return ((row / 16 * 2 + step / 2) * 32 + unit_lane(row, col)) * 16 + step % 2 * 8 + reg / 2 * 4 + col % 2 * 2 + (reg % 2 == 0 ? 1 : 0);
 }
 
-// The form of an expert's stored format; none: CUDA kernels do not compute on it.
+// The form of an expert's stored format, a scale per row if it has any; none: CUDA kernels do not compute on it.
 constexpr std::optional<ExpertForm> expert_form_of(Format format) {
   if (format == Format::kBF16) return ExpertForm::kBf16;
   if (format == Format::kMXFP4) return ExpertForm::kMxfp4;

@@ -96,6 +96,9 @@ struct UnitPart<ExpertForm::kFp8> {
   }
 };
 
+template <>
+struct UnitPart<ExpertForm::kFp8Block> : UnitPart<ExpertForm::kFp8> {};
+
 // What an expert's sums are too small by.
 __device__ __forceinline__ constexpr float form_factor(ExpertForm form) { return form == ExpertForm::kNvfp4 ? kNvfp4Factor : 1.0f; }
 
@@ -113,6 +116,16 @@ __device__ __forceinline__ ExpertTile load_tile(const ExpertParams& p, int i) {
 }
 __device__ __forceinline__ float entry_factor(const ExpertParams& p, int entry) {
   return p.factor != nullptr ? __ldcg(p.factor + __ldcg(p.factor_of + entry)) : 1.0f;
+}
+
+// kFp8Block: the scales, one per 128 columns, of a tile of rows that begins at `row`: 128 is a multiple of its rows.
+__device__ __forceinline__ const float* block_scales(const ExpertParams& p, int matrix, int expert, int row) {
+  const int blocks = (p.cols + kScaleBlockCols - 1) / kScaleBlockCols;
+  return p.matrix[matrix].scale + (int64_t{expert} * p.rows + row) * blocks;
+}
+// A row's scale of its sums; kFp8Block's are in them.
+__device__ __forceinline__ float row_scale(ExpertForm form, const ExpertMatrix& m, int64_t row) {
+  return form != ExpertForm::kFp8Block && m.scale != nullptr ? m.scale[row] * form_factor(form) : form_factor(form);
 }
 
 }  // namespace tailrace::cuda

@@ -18,7 +18,7 @@ struct ExpertMatrix {
   const void* values = nullptr;  // of expert 0
   int64_t stride = 0;            // bytes to the next expert's
   const float* bias = nullptr;   // [experts][rows] or null
-  const float* scale = nullptr;  // [experts][rows] of the sums, or null
+  const float* scale = nullptr;  // [experts][rows] of the sums, or null; kFp8Block: [experts][rows][blocks of 128 columns]
 };
 
 struct ExpertParams {
@@ -60,6 +60,9 @@ constexpr int few_tile_tokens(int tokens) { return tokens <= 32 ? 8 : 16; }
 // Many tokens an expert, Hopper alone. x: [most_entries][cols], entry by entry (token null).
 cudaError_t prepare_experts_many();
 cudaError_t run_experts_many(const ExpertParams& params, cudaStream_t stream);
-constexpr int many_tile_tokens(int64_t entries, int64_t experts) { return entries <= experts * 64 ? 64 : 128; }
+// blocks: kFp8Block is among the step's forms: a block's sums beside all sums leave registers for 64 tokens.
+constexpr int many_tile_tokens(int64_t entries, int64_t experts, bool blocks) {
+  return blocks || entries <= experts * 64 ? 64 : 128;
+}
 
 }  // namespace tailrace::cuda

@@ -40,10 +40,14 @@ struct Item {
 template <class C, ExpertForm F, int N, bool GATED>
 struct Worker {
   static constexpr int kUnit = expert_unit_bytes(F);
+  static constexpr bool kBlocks = F == ExpertForm::kFp8Block;
+  static_assert(C::kShares % 2 == 0 && kScaleBlockCols == 2 * kUnitCols && kScaleBlockCols % kTileRows == 0);
   const ExpertParams& p;
   const int warp, lane, matrix, share, units;
   UnitPart<F> ahead[kAhead];
   const char* next;          // the expert's unit that is asked for next into the first place
+  const float* next_scale;   // kBlocks: of that unit
+  float unit_scale[kBlocks ? kAhead : 1];
   int group;                 // of 16 rows in a unit
   int x_row[C::kCopies];     // this thread's rows of x; -1: none
   float bias[C::kMatrices], scale[C::kMatrices];  // of the row that this thread finishes
@@ -66,16 +70,22 @@ struct Worker {
     ahead[slot].load(
         group, lane, [&](int byte) { return __ldcs(reinterpret_cast<const uint4*>(at + byte)); },
         [&](int byte) { return *reinterpret_cast<const uint32_t*>(at + byte); });
+    if constexpr (kBlocks) unit_scale[slot] = next_scale[slot * C::kShares / 2];
+  }
+  __device__ __forceinline__ void advance() {
+    next += C::kStep * kUnit;
+    if constexpr (kBlocks) next_scale += C::kStep / 2;
   }
   __device__ __forceinline__ void start(const Item& item) {
     group = item.row_tile % 2 * 2 + warp % 2;
     next = static_cast<const char*>(p.matrix[matrix].values) + item.tile.expert * p.matrix[matrix].stride +
            (int64_t{item.row_tile / 2} * units + share) * kUnit;
+    if constexpr (kBlocks) next_scale = block_scales(p, matrix, item.tile.expert, item.row_tile * kTileRows) + share / 2;
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (j * C::kShares + share < units) load(j);
     }
-    next += C::kStep * kUnit;
+    advance();
   }
   // What the item's copies of x and its finished sums need, asked for while its first weights come.
   __device__ __forceinline__ void ask_ends(const Item& item, float* factor) {
@@ -89,7 +99,7 @@ struct Worker {
     for (int i = 0; i < C::kMatrices; ++i) {
       const int64_t at = int64_t{item.tile.expert} * p.rows + row;
       bias[i] = p.matrix[i].bias != nullptr && row < p.rows ? p.matrix[i].bias[at] : 0.0f;
-      scale[i] = p.matrix[i].scale != nullptr && row < p.rows ? p.matrix[i].scale[at] * form_factor(F) : form_factor(F);
+      scale[i] = row < p.rows ? row_scale(F, p.matrix[i], at) : 0.0f;
     }
     const int m = threadIdx.x;
     if (m < item.tile.count) factor[m] = entry_factor(p, item.tile.first + m);
@@ -106,6 +116,16 @@ struct Worker {
     }
   }
   __device__ __forceinline__ void multiply(int slot, uint32_t x, float (&sums)[N / 8][2][4]) const {
+    if constexpr (!kBlocks) return add(slot, x, sums);
+    float unit_sums[N / 8][2][4] = {};
+    add(slot, x, unit_sums);
+#pragma unroll
+    for (int t = 0; t < N / 8; ++t) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[t][0][e] += unit_scale[slot] * (unit_sums[t][0][e] + unit_sums[t][1][e]);
+    }
+  }
+  __device__ __forceinline__ void add(int slot, uint32_t x, float (&sums)[N / 8][2][4]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t a[2][4];
@@ -185,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, Config<F, N, GATED>::kCtasPerSm)
           worker.multiply(j, x + j * C::kShares * kUnitCols * 2, sums);
           if (unit + j * C::kShares + C::kStep < worker.units) worker.load(j);
         }
-        unit += C::kStep, x += C::kStep * kUnitCols * 2, worker.next += C::kStep * expert_unit_bytes(F);
+        unit += C::kStep, x += C::kStep * kUnitCols * 2, worker.advance();
       }
       __syncthreads();  // the buffer is free
     }
@@ -223,6 +243,7 @@ Kernel kernel_of(const ExpertParams& p) {
     case ExpertForm::kMxfp4: return kernel_of<ExpertForm::kMxfp4>(p.tile_tokens, p.gated);
     case ExpertForm::kNvfp4: return kernel_of<ExpertForm::kNvfp4>(p.tile_tokens, p.gated);
     case ExpertForm::kFp8: return kernel_of<ExpertForm::kFp8>(p.tile_tokens, p.gated);
+    case ExpertForm::kFp8Block: return kernel_of<ExpertForm::kFp8Block>(p.tile_tokens, p.gated);
     case ExpertForm::kBf16: break;
   }
   return kernel_of<ExpertForm::kBf16>(p.tile_tokens, p.gated);
@@ -234,11 +255,11 @@ int& places_of(const ExpertParams& p) { return places[static_cast<int>(p.form)][
 }  // namespace
 
 cudaError_t prepare_experts_few(int num_sms) {
-  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kMxfp4, ExpertForm::kNvfp4, ExpertForm::kFp8}) {
+  for (int form = 0; form < kNumExpertForms; ++form) {
     for (const int tokens : {8, 16}) {
       for (const bool gated : {false, true}) {
         ExpertParams p;
-        p.form = form, p.tile_tokens = tokens, p.gated = gated;
+        p.form = static_cast<ExpertForm>(form), p.tile_tokens = tokens, p.gated = gated;
         const Kernel k = kernel_of(p);
         cudaError_t error = cudaFuncSetAttribute(k.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
         int per_sm = 0;

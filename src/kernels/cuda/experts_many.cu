@@ -91,13 +91,13 @@ struct Ring {
   }
 };
 
-// The products of `unit`; meanwhile the next one's operands are made.
+// The products of `unit`, added to sums or in their place; meanwhile the next one's operands are made.
 template <ExpertForm F, int N>
 __device__ __forceinline__ void multiply(const Ring<F, N>& ring, int unit, int group, const uint32_t (&a)[4][4],
-                                         uint32_t (&next)[4][4], float (&sums)[N / 2]) {
+                                         uint32_t (&next)[4][4], float (&sums)[N / 2], bool adds = true) {
   ptx::wgmma_fence();
 #pragma unroll
-  for (int s = 0; s < 4; ++s) ptx::wgmma_rs<0>(sums, a[s], ptx::descriptor(ring.stage_of(unit) + s * 32), 1);
+  for (int s = 0; s < 4; ++s) ptx::wgmma_rs<0>(sums, a[s], ptx::descriptor(ring.stage_of(unit) + s * 32), s > 0 || adds);
   ptx::wgmma_commit();
   if (unit + 1 < ring.units) ring.operands(unit + 1, group, next);
   ptx::wgmma_wait<0>();
@@ -106,10 +106,38 @@ __device__ __forceinline__ void multiply(const Ring<F, N>& ring, int unit, int g
   __syncwarp();
 }
 
+// All units' products of the warp group's rows. kFp8Block: two units' sums, times the scale of their 128 columns.
+template <ExpertForm F, int N>
+__device__ __forceinline__ void multiply_all(const ExpertParams& p, const Ring<F, N>& ring, const Half& half, int expert,
+                                             int group, float (&sums)[N / 2]) {
+  constexpr bool kBlocks = F == ExpertForm::kFp8Block;
+  static_assert(kScaleBlockCols == 2 * kUnitCols && kScaleBlockCols % kUnitRows == 0);
+  const float* scales = kBlocks ? block_scales(p, half.matrix, expert, half.row_tile * kUnitRows) : nullptr;
+#pragma unroll
+  for (float& v : sums) v = 0;
+  uint32_t even[4][4], odd[4][4];
+  ring.operands(0, group, even);
+  for (int unit = 0; unit < ring.units; unit += 2) {
+    if constexpr (kBlocks) {
+      const float scale = scales[unit / 2];
+      float block[N / 2];
+#pragma unroll
+      for (float& v : block) v = 0;
+      multiply(ring, unit, group, even, odd, block, false);
+      if (unit + 1 < ring.units) multiply(ring, unit + 1, group, odd, even, block);
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) sums[i] += scale * block[i];
+    } else {
+      multiply(ring, unit, group, even, odd, sums);
+      if (unit + 1 < ring.units) multiply(ring, unit + 1, group, odd, even, sums);
+    }
+  }
+}
+
 // A lane's four rows: their biases, and which are there.
 struct LaneRows {
   int row, count;
-  float bias[4] = {}, scale[4] = {1, 1, 1, 1};
+  float bias[4] = {}, scale[4] = {};
   __device__ LaneRows(const ExpertParams& p, const Half& half, int expert, int lane)
       : row(half.row_tile * kUnitRows + lane % 16 * 4) {
     count = half.real ? min(4, p.rows - row) : 0;
@@ -118,8 +146,7 @@ struct LaneRows {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (m.bias != nullptr && i < count) bias[i] = m.bias[at + i];
-      if (m.scale != nullptr && i < count) scale[i] = m.scale[at + i];
-      scale[i] *= form_factor(p.form);
+      if (i < count) scale[i] = row_scale(p.form, m, at + i);
     }
   }
 };
@@ -192,14 +219,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
   const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   float sums[N / 2];
-#pragma unroll
-  for (float& v : sums) v = 0;
-  uint32_t even[4][4], odd[4][4];
-  ring.operands(0, group, even);
-  for (int unit = 0; unit < ring.units; unit += 2) {
-    multiply(ring, unit, group, even, odd, sums);
-    if (unit + 1 < ring.units) multiply(ring, unit + 1, group, odd, even, sums);
-  }
+  multiply_all(p, ring, Half(p, row_tile, group), tile.expert, group, sums);
   __syncthreads();  // the ring is read
   auto* join = reinterpret_cast<float*>(shared);
   float* mine = join + group * kUnitRows + warp * 16 + lane / 4;
@@ -217,13 +237,15 @@ struct Kernel {
 template <ExpertForm F>
 Kernel kernel_of(int tokens) {
   if (tokens <= 64) return {many_kernel<F, 64>, 64, Config<F, 64>::kSharedBytes};
-  return {many_kernel<F, 128>, 128, Config<F, 128>::kSharedBytes};
+  constexpr int kMost = F == ExpertForm::kFp8Block ? 64 : 128;
+  return {many_kernel<F, kMost>, kMost, Config<F, kMost>::kSharedBytes};
 }
 Kernel kernel_of(ExpertForm form, int tokens) {
   switch (form) {
     case ExpertForm::kMxfp4: return kernel_of<ExpertForm::kMxfp4>(tokens);
     case ExpertForm::kNvfp4: return kernel_of<ExpertForm::kNvfp4>(tokens);
     case ExpertForm::kFp8: return kernel_of<ExpertForm::kFp8>(tokens);
+    case ExpertForm::kFp8Block: return kernel_of<ExpertForm::kFp8Block>(tokens);
     case ExpertForm::kBf16: break;
   }
   return kernel_of<ExpertForm::kBf16>(tokens);
@@ -233,9 +255,9 @@ Kernel kernel_of(ExpertForm form, int tokens) {
 
 cudaError_t prepare_experts_many() {
   if (const cudaError_t error = prepare_tensor_maps(); error != cudaSuccess) return error;
-  for (const ExpertForm form : {ExpertForm::kBf16, ExpertForm::kMxfp4, ExpertForm::kNvfp4, ExpertForm::kFp8}) {
+  for (int form = 0; form < kNumExpertForms; ++form) {
     for (const int tokens : {64, 128}) {
-      const Kernel k = kernel_of(form, tokens);
+      const Kernel k = kernel_of(static_cast<ExpertForm>(form), tokens);
       const cudaError_t error =
           cudaFuncSetAttribute(k.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, k.shared_bytes);
       if (error != cudaSuccess) return error;
@@ -247,6 +269,7 @@ cudaError_t prepare_experts_many() {
 cudaError_t run_experts_many(const ExpertParams& p, cudaStream_t stream) {
   const int row_tiles = (p.rows + kUnitRows - 1) / kUnitRows, my_rows = p.gated ? row_tiles : (row_tiles + 1) / 2;
   const Kernel k = kernel_of(p.form, p.tile_tokens);
+  if (k.tokens != p.tile_tokens) return cudaErrorInvalidValue;
   CUtensorMap x;
   const cudaError_t error = make_tensor_map(&x, p.x, int64_t{p.cols} * 2, p.most_entries, 128, k.tokens);
   if (error != cudaSuccess) return error;
