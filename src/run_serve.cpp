@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <future>
+#include <mutex>
 #include <thread>
 
 #include "engine_setup.h"
@@ -22,26 +24,32 @@ namespace {
 constexpr std::chrono::milliseconds kFlushPatience(10'000);  // a step lasts seconds at most
 constexpr std::chrono::milliseconds kExitGrace(800);  // within --shutdown-timeout + 1 s, all in all
 
-sigset_t stop_signals() {
+sigset_t handled_signals(bool reloads) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  if (reloads) sigaddset(&set, SIGHUP);
   return set;
 }
 
-// Turns the first SIGINT or SIGTERM into a ready future, and the second into the end of the process.
+// Turns the first SIGINT or SIGTERM into a ready future, and the second into the end of the process. With `reloads`,
+// SIGHUP calls what set_reload was given; else it ends the process, as a terminal that closes wants.
 class StopSignal {
  public:
-  StopSignal() {
-    const sigset_t set = stop_signals();
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread that is started later
+  explicit StopSignal(bool reloads) : signals_(handled_signals(reloads)) {
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);  // inherited by every thread that is started later
     thread_ = std::thread([this] { watch(); });
   }
   ~StopSignal() {
     done_ = true;
     pthread_kill(thread_.native_handle(), SIGTERM);
     thread_.join();
+  }
+  // On the signals' thread; while there is none SIGHUP does nothing.
+  void set_reload(std::function<void()> reload) {
+    std::lock_guard lock(mutex_);
+    reload_ = std::move(reload);
   }
   // While loading there is nothing to drain: a signal ends the process at once.
   void set_loaded() { loaded_ = true; }
@@ -57,15 +65,24 @@ class StopSignal {
 
  private:
   void watch() {
-    const sigset_t set = stop_signals();
-    int signal = 0;
-    sigwait(&set, &signal);
+    wait_for_stop();
     if (done_) return;
     if (!loaded_) _exit(0);
     stopped_.set_value();
-    sigwait(&set, &signal);
+    wait_for_stop();
     if (!done_) _exit(1);
   }
+  void wait_for_stop() {
+    for (int signal = SIGHUP; signal == SIGHUP;) {
+      sigwait(&signals_, &signal);
+      std::lock_guard lock(mutex_);
+      if (signal == SIGHUP && reload_) reload_();
+    }
+  }
+
+  const sigset_t signals_;
+  std::mutex mutex_;
+  std::function<void()> reload_;  // guarded by mutex_
 
   std::atomic<bool> done_{false}, loaded_{false};
   std::promise<void> stopped_;
@@ -117,7 +134,7 @@ void print_start_up(const ServeConfig& config, const OutputFormat& output, const
 }  // namespace
 
 int run_serve(const ServeConfig& config) {
-  StopSignal stop;
+  StopSignal stop(!config.http.api_key_file.empty());
   RequestQueue queue(static_cast<size_t>(config.limits.max_queued_requests));
   EngineStatus status;
   HttpServer server(config, queue, status);
@@ -154,11 +171,13 @@ int run_serve(const ServeConfig& config) {
               config.http.host.c_str(), is_ipv6 ? "]" : "", *port);
   std::fflush(stdout);
 
+  stop.set_reload([&server] { server.reload_keys(); });
   stop.set_loaded();
   const bool asked = stop.wait([&] { return status.state == EngineState::kDead; });
   const auto limit = std::chrono::milliseconds(static_cast<int64_t>(config.limits.shutdown_timeout_s * 1000));
   const bool drained = server.drain(asked ? limit : std::chrono::milliseconds(0));
   bound_exit(asked ? 0 : kExitEngineDied);
+  stop.set_reload(nullptr);
   (*host)->stop(!drained);
   (*host)->join();
   server.stop();

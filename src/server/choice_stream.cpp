@@ -117,7 +117,7 @@ void ChoiceStream::finish(const TokenEvent& event) {
   switch (event.finish) {
     case FinishReason::kStop: finish_reason_ = "stop"; break;
     case FinishReason::kLength: finish_reason_ = "length"; break;
-    case FinishReason::kCancelled: error_ = Status(StatusCode::kCancelled, "the request was cancelled"); break;
+    case FinishReason::kCancelled: finish_reason_ = "abort"; break;
     case FinishReason::kError: error_ = event.error.ok() ? Status(StatusCode::kInternal, "unknown error") : event.error;
   }
   if (held_stop_token_ && event.finish != FinishReason::kStop) {  // it ended nothing, so it is a token like others

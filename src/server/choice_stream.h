@@ -57,7 +57,8 @@ class ChoiceStream {
   ChoiceDelta take_delta();
 
   bool ended() const { return ended_; }
-  // "stop", "length" or "tool_calls" (a whole call, and nothing cut); null before the end and on an error.
+  // "stop", "length", "abort" (cancelled, and not by the client's leaving) or "tool_calls" (a whole call, and nothing cut);
+  // null before the end and on an error.
   const char* finish_reason() const { return finish_reason_; }
   const Status& error() const { return error_; }                // not ok: the engine ended the request with an error
   int32_t completion_tokens() const { return completion_tokens_; }

@@ -110,6 +110,24 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
       ->group("Engine")->option_text("N");
 }
 
+// One value a flag: `--api-key A --api-key B`.
+void add_repeated(CLI::App& app, const std::string& name, std::vector<std::string>& values, const char* help,
+                  const char* value_name) {
+  app.add_option(name, values, help)->allow_extra_args(false)->group("HTTP")->option_text(value_name);
+}
+
+void add_access_options(CLI::App& app, HttpOptions& http) {
+  add_repeated(app, "--api-key", http.api_keys, "asks for `Authorization: Bearer KEY`; may be given several times", "KEY");
+  app.add_option("--api-key-file", http.api_key_file,
+                 "file of keys, a line each: KEY or NAME:KEY, max_running=N behind it or not; read again on SIGHUP")
+      ->group("HTTP")->option_text("FILE");
+  app.add_option("--max-running-requests-per-key", http.max_running_per_key,
+                 "answers generated for one key at a time; beyond: 429 (default: no bound)")
+      ->check(CLI::Range(1, 1 << 20))->group("HTTP")->option_text("N");
+  add_repeated(app, "--cors-allow-origin", http.cors_origins,
+               "web pages that may use the API from a browser: scheme://host[:port], or *; may be given several times", "ORIGIN");
+}
+
 void add_http_options(CLI::App& app, ServeConfig& config) {
   auto& http = config.http;
   auto& limits = config.limits;
@@ -120,7 +138,7 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
         return digits && std::stoi(text) <= 65535 ? std::string() : "a port is a number from 0 to 65535, not " + text;
       })
       ->group("HTTP")->option_text("N");
-  app.add_option("--api-key", http.api_key, "asks for `Authorization: Bearer KEY`")->group("HTTP")->option_text("KEY");
+  add_access_options(app, http);
   app.add_option("--max-queued-requests", limits.max_queued_requests,
                  "accepted but not running; beyond: 503 (default 256)")
       ->check(CLI::Range(1, 1 << 20))->group("HTTP")->option_text("N");
@@ -145,6 +163,8 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
   add_choice(app, "--log-level", config.log_level,
              {{"error", LogLevel::kError}, {"warning", LogLevel::kWarning}, {"info", LogLevel::kInfo},
               {"debug", LogLevel::kDebug}}, "")->group("HTTP");
+  add_choice(app, "--log-format", config.log_format, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+             "lines on stderr, one for each request that ends")->group("HTTP");
   app.add_option("--debug-io-threads", http.io_threads, "threads of the sockets")
       ->check(CLI::Range(1, 64))->group("Debug")->option_text("N");
   app.add_option("--debug-max-unsent-bytes", http.max_unsent_bytes, "per connection; a slower reader is cut off")
@@ -206,10 +226,6 @@ Expected<CommandLine> parse_serve(const std::vector<std::string>& args, const Bu
     config.http.max_total_body_bytes = std::max(config.http.max_total_body_bytes, 4 * config.http.max_body_bytes);
   }
   config.engine.has_random_seed = app.count("--random-seed") > 0;
-  if (app.count("--api-key") > 0 && config.http.api_key.empty()) {
-    return fail(StatusCode::kInvalidArgument,
-                "--api-key is empty, which would leave the server open; give a key or leave the flag out");
-  }
   if (Status status = parse_kv_splits(kv_splits, config.engine.kv_splits); !status.ok()) return fail(status);
   if (Status status = check_serve_config(config); !status.ok()) return fail(status);
   if (Status status = settle_device(config.engine, facts); !status.ok()) return fail(status);

@@ -19,6 +19,7 @@ enum class MixedChoice { kSplit, kFold, kOff };
 enum class MoeStrategy { kFused };  // every expert resident on the device
 enum class StagingChoice { kDevice, kPacked, kPinned, kBlocking };
 enum class LoadFormat { kAuto, kDummy };
+enum class LogFormat { kText, kJson };
 enum class LogLevel { kError, kWarning, kInfo, kDebug };
 
 struct ModelOptions {
@@ -53,7 +54,10 @@ struct EngineOptions {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;              // 0: any free port
-  std::string api_key;               // empty: no authorization asked for
+  std::vector<std::string> api_keys; // none here nor in the file: everybody may ask
+  std::string api_key_file;          // --api-key-file; empty: none
+  int32_t max_running_per_key = 0;   // sequences of one key at a time, unless the file says another number; 0: no bound
+  std::vector<std::string> cors_origins;  // --cors-allow-origin: pages that may use the API from a browser
   int32_t io_threads = 2;
   int32_t tokenizer_threads = 0;     // 0: min(4, cores)
   int32_t max_connections = 1024;
@@ -78,6 +82,7 @@ struct ServeConfig {
   HttpOptions http;
   LimitOptions limits;
   LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
 };
 
 struct ChatConfig {

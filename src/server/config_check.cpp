@@ -5,6 +5,8 @@
 #include <charconv>
 #include <filesystem>
 
+#include "server/cors.h"
+
 namespace tailrace {
 namespace {
 
@@ -59,6 +61,19 @@ bool looks_like_hub_id(const std::string& path) {
   return std::all_of(path.begin(), path.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/';
   });
+}
+
+Status check_access(const HttpOptions& http) {
+  for (const std::string& key : http.api_keys) {
+    if (key.empty()) return invalid("--api-key is empty, which would leave the server open; give a key or leave the flag out");
+  }
+  if (http.max_running_per_key > 0 && http.api_keys.empty() && http.api_key_file.empty()) {
+    return invalid("--max-running-requests-per-key has no effect without --api-key or --api-key-file: leave it out");
+  }
+  for (const std::string& origin : http.cors_origins) {
+    if (Status status = check_origin(origin); !status.ok()) return status;
+  }
+  return Status();
 }
 
 }  // namespace
@@ -174,6 +189,7 @@ Status check_serve_config(const ServeConfig& config) {
                    " cannot hold one body of --max-body-bytes " + std::to_string(config.http.max_body_bytes) +
                    ": raise the first or lower the second");
   }
+  if (Status status = check_access(config.http); !status.ok()) return status;
   return check_model_path(config.model.path);
 }
 

@@ -66,7 +66,9 @@ TEST(Config, defaults) {
 TEST(Config, every_flag_reaches_its_field) {
   Paths paths;
   const ServeConfig config = parse_ok(
-      {"--model-path", paths.model, "--served-model-name", "name", "--host", "0.0.0.0", "--port", "9", "--api-key", "k",
+      {"--model-path", paths.model, "--served-model-name", "name", "--host", "0.0.0.0", "--port", "9", "--api-key", "k", "--api-key", "l",
+       "--api-key-file", "keys", "--max-running-requests-per-key", "13", "--cors-allow-origin", "http://a:1",
+       "--cors-allow-origin", "*", "--log-format", "json",
        "--max-running-requests", "3", "--max-queued-requests", "4", "--chunked-prefill-size", "5", "--max-seq-len-override",
        "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "cpu", "--mixed", "off",
        "--overlap", "off", "--moe-strategy", "fused", "--debug-staging", "blocking", "--kv-splits", "8",
@@ -82,7 +84,11 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.model.reasoning_parser, ReasoningFormat::kNone);
   EXPECT_EQ(config.http.host, "0.0.0.0");
   EXPECT_EQ(config.http.port, 9);
-  EXPECT_EQ(config.http.api_key, "k");
+  EXPECT_EQ(config.http.api_keys, (std::vector<std::string>{"k", "l"}));
+  EXPECT_EQ(config.http.api_key_file, "keys");
+  EXPECT_EQ(config.http.max_running_per_key, 13);
+  EXPECT_EQ(config.http.cors_origins, (std::vector<std::string>{"http://a:1", "*"}));
+  EXPECT_EQ(config.log_format, LogFormat::kJson);
   EXPECT_EQ(config.http.max_connections, 12);
   EXPECT_EQ(config.http.max_body_bytes, 2048);
   EXPECT_EQ(config.http.max_total_body_bytes, 4096);
@@ -140,7 +146,10 @@ TEST(Config, bad_values_name_the_flag) {
            {"--kv-splits", "0"}, {"--kv-splits", "many"}, {"--moe-strategy", "offload"}, {"--moe-strategy", ""},
            {"--mem-fraction-static", "1.5"}, {"--mem-fraction-static", "nan"}, {"--max-running-requests", "0"},
            {"--context-length", "-5"}, {"--threads", "0"}, {"--request-timeout", "-1"}, {"--request-timeout", "nan"},
-           {"--shutdown-timeout", "inf"}, {"--health-timeout", "5s"}, {"--port"}}) {
+           {"--shutdown-timeout", "inf"}, {"--health-timeout", "5s"}, {"--port"},
+           {"--api-key", ""}, {"--api-key"}, {"--log-format", "xml"}, {"--max-running-requests-per-key", "0"},
+           {"--cors-allow-origin", "page"}, {"--cors-allow-origin", "http://page/"}, {"--cors-allow-origin", "http://"},
+           {"--cors-allow-origin", "://a"}, {"--cors-allow-origin", "http://a b"}, {"--cors-allow-origin", "http://a\r\nX: y"}}) {
     std::vector<std::string> all = {"--model", paths.model};
     all.insert(all.end(), args.begin(), args.end());
     EXPECT_TRUE(mentions(parse_error(all), args[0])) << args[0];
@@ -173,6 +182,7 @@ TEST(Config, combinations_that_cannot_work) {
     EXPECT_TRUE(mentions(error({"--random-seed", seed}, false), "from 0 to 18446744073709551615, not " + std::string(seed)));
   }
   EXPECT_TRUE(mentions(error({"--port", "99999"}, false), "65535"));
+  EXPECT_TRUE(mentions(error({"--max-running-requests-per-key", "2"}, false), "--api-key"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--context-length", "200"}, false), "--max-total-tokens"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--mem-fraction-static", "0.5"}, false), "one of them"));
 }
@@ -222,6 +232,8 @@ TEST(Config, file_of_flags) {
   EXPECT_EQ(parse_ok({"--config", file}).http.port, 81);
   EXPECT_EQ(parse_ok({"--config", file}).engine.mixed, MixedChoice::kOff);
   EXPECT_EQ(parse_ok({"--config", file, "--port", "82"}).http.port, 82);  // flags win
+  const std::string keys = paths.write("model = \"" + paths.model + "\"\napi-key = [\"a\", \"b\"]\n");
+  EXPECT_EQ(parse_ok({"--config", keys}).http.api_keys, (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(mentions(parse_error({"--config", paths.write("model = x\nprot = 5\n")}), "prot"));
   EXPECT_TRUE(mentions(parse_error({"--config", "/no/such/file", "--model", paths.model}), "/no/such/file"));
 }

@@ -19,7 +19,6 @@ ApiError engine_error(const Status& status) {
     error.http_status = 400;
     error.code = "context_length_exceeded";
   }
-  if (status.code() == StatusCode::kCancelled) error.http_status = 503;      // not by this client: the engine stopped
   return error;
 }
 
@@ -53,6 +52,11 @@ Generation::Generation(GenerationPlan plan, GenerationContext context, std::shar
 
 Status Generation::submit() {
   const int64_t now = now_ns();
+  if (plan_.entry) {
+    plan_.entry->set_plan(plan_.head.id, plan_.stream, plan_.requests, [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->cut();
+    });
+  }
   for (size_t i = 0; i < plan_.requests.size(); ++i) {
     const auto& stream = plan_.requests[i]->stream;
     stream->times.queued_ns.store(now);
@@ -68,6 +72,11 @@ Status Generation::submit() {
     if (auto self = weak.lock()) self->client_left();
   });
   return Status();
+}
+
+void Generation::cut() {
+  for (const auto& request : plan_.requests) request->stream->cancel();
+  context_.queue.wake();
 }
 
 void Generation::abort(ApiError error) {
@@ -95,6 +104,7 @@ void Generation::pump(size_t index) {
 
 void Generation::observe_tokens(Choice& choice, int64_t count) {
   if (count == 0) return;
+  if (plan_.entry) plan_.entry->add_tokens(count);
   const int64_t now = now_ns();
   if (choice.last_token_ns == 0) {
     context_.metrics.time_to_first_token(seconds_between(plan_.received_ns, now));
@@ -151,6 +161,7 @@ void Generation::end_choice(const Choice& choice, const char* reason) {
   const auto& request = *choice.stream.request();
   const auto& times = request.stream->times;
   const int64_t now = now_ns();
+  if (plan_.entry) plan_.entry->choice_ended(static_cast<size_t>(choice.whole.index), reason);
   const int64_t first = times.first_token_ns.load();
   context_.metrics.finished({reason, static_cast<int64_t>(request.prompt_ids.size()), choice.stream.completion_tokens(),
                              seconds_between(times.queued_ns.load(), times.admitted_ns.load()),

@@ -34,6 +34,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Queues all sequences or none; on an error nothing was answered yet and the caller aborts. The caller keeps a reference
   // until on_done.
   Status submit();
+  // From any thread: the choices that run end where they are, with finish_reason "abort".
+  void cut();
   // From any thread: ends the answer with `error`, as a response or, once streaming, as an event.
   void abort(ApiError error);
   // Cancels the sequences; for the time when the executor runs no more.

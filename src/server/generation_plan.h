@@ -9,6 +9,7 @@
 #include "base/request.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/request_log.h"
 #include "server/seed_source.h"
 #include "server/served_model.h"
 #include "text/detokenizer.h"
@@ -36,6 +37,7 @@ struct GenerationPlan {
   std::shared_ptr<const Tokenizer> tokenizer;
   OutputPlan output;
   int64_t received_ns = 0;
+  std::shared_ptr<RequestEntry> entry;  // told of what becomes of it; null: nobody listens
 };
 
 // Errors: 404 model_not_found; 400 context_length_exceeded when the prompt leaves no room for one token, or prompt +

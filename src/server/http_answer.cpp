@@ -10,12 +10,15 @@ namespace {
 const char* reason_phrase(int status) {
   switch (status) {
     case 200: return "OK";
+    case 204: return "No Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
+    case 409: return "Conflict";
     case 413: return "Payload Too Large";
+    case 415: return "Unsupported Media Type";
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
@@ -25,27 +28,33 @@ const char* reason_phrase(int status) {
   }
 }
 
-std::string format_head(const HttpResponse& response, bool close) {
+constexpr int kNoContent = 204;  // neither type nor length (RFC 9110, 8.6)
+
+std::string format_head(const HttpResponse& response, const HttpHeaders& more, bool close) {
   std::string head = "HTTP/1.1 " + std::to_string(response.status) + " " + reason_phrase(response.status) + "\r\n" +
-                     "Server: tailrace\r\nContent-Type: " + response.content_type + "\r\n";
+                     "Server: tailrace\r\n";
+  if (response.status != kNoContent) head += "Content-Type: " + response.content_type + "\r\n";
   for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
+  for (const auto& [name, value] : more) head += name + ": " + value + "\r\n";
   if (close) head += "Connection: close\r\n";
   return head;
 }
 
 }  // namespace
 
-std::string format_response(const HttpResponse& response, bool keep_alive) {
-  std::string text = format_head(response, response.close || !keep_alive);
-  text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n\r\n";
-  return text + response.body;
+std::string format_response(const HttpResponse& response, const WireForm& form) {
+  std::string text = format_head(response, form.headers, response.close || !form.keep_alive);
+  if (response.status != kNoContent) text += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
+  text += "\r\n";
+  return form.head_only ? text : text + response.body;
 }
 
 HttpResponse to_response(const ApiError& error) {
   HttpResponse response;
   response.status = error.http_status;
   response.body = dump_json(to_json(error));
-  if (error.http_status == 503) response.headers.emplace_back("Retry-After", "1");
+  response.error_code = error.code;
+  if (error.http_status == 503 || error.http_status == 429) response.headers.emplace_back("Retry-After", "1");
   return response;
 }
 
@@ -56,7 +65,7 @@ void HttpAnswer::respond(HttpResponse response) {
   begun_ = ended_ = true;
   const bool keep = wiring_.keep_alive();
   close_ = response.close || !keep;
-  unsent_ += format_response(response, keep);
+  unsent_ += format_response(response, {keep, wiring_.head_only, wiring_.headers});
   on_disconnect_ = nullptr;
   signal_locked();
 }
@@ -67,7 +76,7 @@ void HttpAnswer::begin_stream(HttpResponse head) {
   CHECK(!begun_ && head.body.empty());
   begun_ = streaming_ = true;
   close_ = head.close || wiring_.http_1_0 || !wiring_.keep_alive();
-  std::string text = format_head(head, close_);
+  std::string text = format_head(head, wiring_.headers, close_);
   if (!wiring_.http_1_0) text += "Transfer-Encoding: chunked\r\n";
   unsent_ += text + "\r\n";
   signal_locked();
@@ -85,7 +94,7 @@ void HttpAnswer::queue_locked(std::string_view bytes) {
 
 void HttpAnswer::write(std::string_view bytes) {
   std::lock_guard lock(mutex_);
-  if (left_ || cut_off_ || bytes.empty()) return;
+  if (left_ || cut_off_ || bytes.empty() || wiring_.head_only) return;
   CHECK(streaming_ && !ended_);
   queue_locked(bytes);
   if (unsent_.size() + taken_ > wiring_.max_unsent_bytes) {
@@ -100,7 +109,7 @@ void HttpAnswer::end_stream() {
   if (left_ || ended_) return;
   CHECK(streaming_);
   ended_ = true;
-  if (!wiring_.http_1_0) unsent_ += "0\r\n\r\n";
+  if (!wiring_.http_1_0 && !wiring_.head_only) unsent_ += "0\r\n\r\n";
   on_disconnect_ = nullptr;
   signal_locked();
 }

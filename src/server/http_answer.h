@@ -12,10 +12,17 @@
 
 namespace tailrace {
 
-// Status line, headers and body. Without `keep_alive` (or with response.close) it says `Connection: close`.
-std::string format_response(const HttpResponse& response, bool keep_alive);
+// How an answer is put into bytes, besides what it says.
+struct WireForm {
+  bool keep_alive = false;  // else (or with response.close) it says `Connection: close`
+  bool head_only = false;   // to HEAD: the headers that GET would get
+  HttpHeaders headers;      // of every answer to this request
+};
 
-// An error in OpenAI's form; 503 gets Retry-After.
+// Status line, headers and body.
+std::string format_response(const HttpResponse& response, const WireForm& form);
+
+// An error in OpenAI's form; 429 and 503 get Retry-After.
 HttpResponse to_response(const ApiError& error);
 
 class HttpAnswer : public HttpExchange {
@@ -23,6 +30,8 @@ class HttpAnswer : public HttpExchange {
   struct Wiring {
     size_t max_unsent_bytes = 0;
     bool http_1_0 = false;
+    bool head_only = false;                            // as in WireForm
+    HttpHeaders headers;
     std::function<bool()> keep_alive;                  // asked when the head is formatted
     std::function<void(std::function<void()>)> post;   // to the connection's executor
     std::function<void()> wake;                        // on that executor: there are bytes, or the end

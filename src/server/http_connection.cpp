@@ -33,23 +33,32 @@ bool has_host(std::string_view authority) {
   return !authority.empty() && authority.front() != ':';
 }
 
-// The path of a request target, without the query. origin-form, or a proxy's absolute-form (RFC 9112, 3.2.2); none for an
-// http URI without a host, which RFC 9110, 4.2.1 calls invalid.
-std::optional<std::string> path_of(std::string_view target) {
+// Path and query of a request target in origin-form, or a proxy's absolute-form (RFC 9112, 3.2.2); false for an http URI
+// without a host, which RFC 9110, 4.2.1 calls invalid.
+bool split_target(std::string_view target, HttpRequest& out) {
   for (std::string_view scheme : {"http://", "https://"}) {
     if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
     target.remove_prefix(scheme.size());
     const size_t end = std::min(target.find_first_of("/?"), target.size());
-    if (!has_host(target.substr(0, end))) return std::nullopt;
+    if (!has_host(target.substr(0, end))) return false;
     target.remove_prefix(end);
-    if (target.empty() || target.front() == '?') return "/";
     break;
   }
-  return std::string(target.substr(0, target.find('?')));
+  const size_t mark = target.find('?');
+  out.path = target.substr(0, mark);
+  if (out.path.empty()) out.path = "/";
+  if (mark != std::string_view::npos) out.query = target.substr(mark + 1);
+  return true;
+}
+
+// RFC 9112, 3.2: one Host in every request of HTTP/1.1, none or one before.
+template <typename Head>
+bool says_its_host(const Head& head) {
+  const auto count = head.count(http::field::host);
+  return count == 1 || (count == 0 && head.version() < 11);
 }
 
 // GCC 12 destroys the parts of a braced ApiError twice within a co_await: refusals are made by functions.
-HttpResponse no_host() { return to_response({400, "the request target is a URI without a host", "", "bad_request"}); }
 
 HttpResponse encoded_body(std::string_view encoding) {
   return to_response({415, "Content-Encoding " + std::string(encoding.substr(0, 64)) + ": bodies are taken as they are, send it without",
@@ -154,21 +163,16 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
     idle_ = false;
     if (error) co_return ReadResult::kClosed;
   }
+  prepared_ = head_only_ = false;
   Parser parser;
   parser.header_limit(kHeaderLimit);
   parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
   arm(header_timeout_s);
   auto [error, bytes] = co_await http::async_read_header(socket_, buffer_, parser, kAwait);
+  if (error == http::error::body_limit) take_head(parser, out);  // all of it has been read
   if (error) co_return co_await refuse(error_answer(error));
+  if (auto wrong = take_head(parser, out)) co_return co_await refuse(std::move(wrong));
   const auto& head = parser.get();
-  keep_alive_ = parser.keep_alive() && !reserved_;
-  http_1_0_ = head.version() < 11;
-  out.method = std::string(head.method_string());
-  auto path = path_of(head.target());
-  if (!path) co_return co_await refuse(no_host());
-  out.path = std::move(*path);
-  out.authorization = std::string(head[http::field::authorization]);
-  out.content_type = std::string(head[http::field::content_type]);
   if (reserved_ && !shared_->rules.always_answered(out)) co_return co_await refuse(too_many_connections());
   const std::string_view encoding = head[http::field::content_encoding];
   if (!encoding.empty() && !boost::beast::iequals(encoding, "identity")) co_return co_await refuse(encoded_body(encoding));
@@ -179,6 +183,32 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
   disarm();
   out.received_ns = now_ns();
   co_return ReadResult::kRequest;
+}
+
+std::optional<HttpResponse> HttpConnection::take_head(const Parser& parser, HttpRequest& out) {
+  const auto& head = parser.get();
+  keep_alive_ = parser.keep_alive() && !reserved_;
+  http_1_0_ = head.version() < 11;
+  out.method = std::string(head.method_string());
+  head_only_ = out.method == "HEAD";
+  out.authorization = std::string(head[http::field::authorization]);
+  out.x_api_key = std::string(head["X-Api-Key"]);
+  out.content_type = std::string(head[http::field::content_type]);
+  out.x_request_id = std::string(head["X-Request-Id"]);
+  out.origin = std::string(head[http::field::origin]);
+  out.requested_method = std::string(head[http::field::access_control_request_method]);
+  out.requested_headers = std::string(head[http::field::access_control_request_headers]);
+  prepare(out);
+  if (!split_target(head.target(), out)) {
+    return to_response({400, "the request target is a URI without a host", "", "bad_request"});
+  }
+  if (says_its_host(head)) return std::nullopt;
+  return to_response({400, "a request of HTTP/1.1 has one Host header", "", "bad_request"});
+}
+
+void HttpConnection::prepare(HttpRequest& head) {
+  headers_ = shared_->rules.prepare(head);
+  prepared_ = true;
 }
 
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_body(Parser& parser, HttpRequest& out) {
@@ -227,8 +257,10 @@ std::optional<HttpResponse> HttpConnection::error_answer(error_code error) const
 
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::refuse(std::optional<HttpResponse> response) {
   if (!response) co_return ReadResult::kClosed;
+  HttpRequest unread;
+  if (!prepared_) prepare(unread);
   arm(kLingerSeconds);
-  const std::string text = format_response(*response, /*keep_alive=*/false);
+  const std::string text = format_response(*response, {.head_only = head_only_, .headers = headers_});
   auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(text), kAwait);
   co_return error ? ReadResult::kClosed : ReadResult::kRefused;
 }
@@ -250,6 +282,8 @@ asio::awaitable<bool> HttpConnection::answer(HttpRequest request) {
   HttpAnswer::Wiring wiring;
   wiring.max_unsent_bytes = static_cast<size_t>(shared_->options.max_unsent_bytes);
   wiring.http_1_0 = http_1_0_;
+  wiring.head_only = head_only_;
+  wiring.headers = headers_;
   wiring.keep_alive = [this] { return keep_alive_ && !shared_->draining; };
   wiring.post = [executor = executor()](std::function<void()> task) { asio::post(executor, std::move(task)); };
   wiring.wake = [weak = weak_from_this()] {

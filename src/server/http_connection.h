@@ -81,6 +81,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void disarm() { deadline_.expires_at(std::chrono::steady_clock::time_point::max()); }
 
   asio::awaitable<ReadResult> read_request(HttpRequest& out, bool first);
+  // Takes the head apart; the answer to one that is no request.
+  std::optional<HttpResponse> take_head(const Parser& parser, HttpRequest& out);
+  void prepare(HttpRequest& head);
   asio::awaitable<ReadResult> read_body(Parser& parser, HttpRequest& out);
 
   // Why a request could not be read; nothing where nobody listens any more.
@@ -108,6 +111,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<HttpAnswer> answer_;
   std::atomic<bool> keep_alive_{true};  // also read by whoever formats a head
   bool idle_ = false, timed_out_ = false, http_1_0_ = false;
+  bool prepared_ = false, head_only_ = false;
+  HttpHeaders headers_;  // of every answer to this request, once prepared
 };
 
 }  // namespace tailrace

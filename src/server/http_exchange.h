@@ -11,13 +11,23 @@
 
 namespace tailrace {
 
+struct ApiKey;
 class BodyShare;
+class RequestEntry;
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method;         // "GET"
   std::string path;           // without the query
-  std::string authorization;  // the header's value, "" when absent
-  std::string content_type;   // the header's value, "" when absent
+  std::string query;          // what follows the first '?', as it was sent
+  // Headers' values, "" when absent.
+  std::string authorization, x_api_key, content_type, x_request_id, origin;
+  std::string requested_method, requested_headers;  // Access-Control-Request-*
+  // Settled by HttpHeadRules::prepare.
+  std::string request_id;             // in answers and logs
+  std::shared_ptr<const ApiKey> key;  // the client's; null: none, or a wrong one
+  std::shared_ptr<RequestEntry> entry;  // what the server knows of it; set where it is routed
   // Counts the body against --max-total-body-bytes while anybody holds the request; null without a body. Before `body`, which
   // is to be freed first.
   std::shared_ptr<BodyShare> body_share;
@@ -29,8 +39,9 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  HttpHeaders headers;
   bool close = false;         // the connection is closed after this response
+  std::string error_code;     // of an error, for the log
 };
 
 // The answer to one request: either respond() once, or begin_stream(), any number of write()s and end_stream(). All

@@ -18,7 +18,7 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 asio::awaitable<void> refuse_connection(tcp::socket socket) {
-  const std::string text = format_response(too_many_connections(), /*keep_alive=*/false);
+  const std::string text = format_response(too_many_connections(), WireForm());
   co_await asio::async_write(socket, asio::buffer(text), kAwait);
 }
 

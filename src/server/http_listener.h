@@ -19,6 +19,9 @@ namespace tailrace {
 
 // What the API decides by a request's headers. Called on a connection's executor; must not block.
 struct HttpHeadRules {
+  // Settles request_id and key of a request, and says which headers every answer to it has. `head` holds nothing where the
+  // request could not be read so far.
+  std::function<HttpHeaders(HttpRequest& head)> prepare = [](HttpRequest&) { return HttpHeaders(); };
   // The answer to a request whose body is not worth reading; it is sent and the connection closed. None: read the body.
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> refuse = [](const auto&) { return std::nullopt; };
   // Whether it is answered on the few connections that are kept for this when --max-connections others are open.

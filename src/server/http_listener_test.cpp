@@ -23,7 +23,7 @@ TEST(HttpListener, answers_several_requests_on_one_connection) {
 TEST(HttpListener, answers_pipelined_requests_in_order) {
   ListenerFixture fixture;
   HttpConnection connection(fixture.port);
-  connection.send_raw("POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\naPOST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nb");
+  connection.send_raw("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\naPOST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\nb");
   EXPECT_EQ(connection.read_reply().body, "a");
   EXPECT_EQ(connection.read_reply().body, "b");
 }
@@ -66,7 +66,7 @@ TEST(HttpListener, reserved_connections_are_few_and_free_themselves) {
   HttpConnection silent(fixture.port);
   EXPECT_TRUE(silent.wait_closed());  // soon: others want its place
   HttpConnection bodiless(fixture.port, 10000);
-  bodiless.send_raw("GET /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\n");
+  bodiless.send_raw("GET /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n");
   EXPECT_EQ(bodiless.read_reply().status, 408);
   HttpConnection probe(fixture.port);
   probe.send_request("GET", "/echo");

@@ -22,8 +22,8 @@ TEST(HttpRequests, large_body_is_refused_and_the_client_hears_why) {
 
 TEST(HttpRequests, malformed_requests_get_400) {
   ListenerFixture fixture;
-  for (const char* text : {"garbage\r\n\r\n", "GET\r\n\r\n", "POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n",
-                           "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n"}) {
+  for (const char* text : {"garbage\r\n\r\n", "GET\r\n\r\n", "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: x\r\n\r\n",
+                           "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: -1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n"}) {
     HttpConnection connection(fixture.port);
     connection.send_raw(text);
     EXPECT_EQ(connection.read_reply().status, 400) << text;
@@ -33,16 +33,16 @@ TEST(HttpRequests, malformed_requests_get_400) {
 TEST(HttpRequests, an_encoded_body_is_refused_before_it_is_read) {
   ListenerFixture fixture;
   HttpConnection gzip(fixture.port), identity(fixture.port);
-  gzip.send_raw("POST /echo HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 100\r\n\r\n");
+  gzip.send_raw("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Encoding: gzip\r\nContent-Length: 100\r\n\r\n");
   EXPECT_EQ(gzip.read_reply().status, 415);
-  identity.send_raw("POST /echo HTTP/1.1\r\nContent-Encoding: identity\r\nContent-Length: 1\r\n\r\na");
+  identity.send_raw("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Encoding: identity\r\nContent-Length: 1\r\n\r\na");
   EXPECT_EQ(identity.read_reply().status, 200);
 }
 
 TEST(HttpRequests, short_body_then_end_gets_400) {
   ListenerFixture fixture;
   HttpConnection connection(fixture.port);
-  connection.send_raw("POST /echo HTTP/1.1\r\nContent-Length: 100\r\n\r\nabc");
+  connection.send_raw("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\nabc");
   connection.shutdown_write();
   EXPECT_EQ(connection.read_reply().status, 400);
 }
@@ -54,7 +54,7 @@ TEST(HttpRequests, slow_headers_and_bodies_time_out) {
   ListenerFixture fixture(options);
   HttpConnection headers(fixture.port), body(fixture.port);
   headers.send_raw("GET /echo HT");
-  body.send_raw("POST /echo HTTP/1.1\r\nContent-Length: 100\r\n\r\nabc");
+  body.send_raw("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\nabc");
   EXPECT_EQ(headers.read_reply().status, 408);
   EXPECT_EQ(body.read_reply().status, 408);
 }
@@ -69,7 +69,7 @@ TEST(HttpRequests, large_headers_are_refused) {
 TEST(HttpRequests, expect_100_continue_is_answered) {
   ListenerFixture fixture;
   HttpConnection connection(fixture.port);
-  connection.send_raw("POST /echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  connection.send_raw("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   ASSERT_TRUE(connection.read_until("100 Continue\r\n\r\n"));
   connection.send_raw("abc");
   EXPECT_EQ(connection.read_reply().body, "abc");
@@ -78,16 +78,16 @@ TEST(HttpRequests, expect_100_continue_is_answered) {
 TEST(HttpRequests, a_refusal_by_the_headers_does_not_read_the_body) {
   ListenerFixture fixture;
   HttpConnection connection(fixture.port);
-  connection.send_raw("POST /refused HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  connection.send_raw("POST /refused HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n");
   EXPECT_EQ(connection.read_reply().status, 401);
   HttpConnection waiting(fixture.port);
-  waiting.send_raw("POST /refused HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  waiting.send_raw("POST /refused HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_TRUE(waiting.read_reply().interim.empty());  // not asked for the body
 }
 
 constexpr int kBody = 256 << 10;
 std::string part_of_body(int bytes) {
-  return "POST /hold HTTP/1.1\r\nContent-Length: " + std::to_string(kBody) + "\r\n\r\n" + std::string(bytes, 'x');
+  return "POST /hold HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(kBody) + "\r\n\r\n" + std::string(bytes, 'x');
 }
 
 // Two bodies fit.
@@ -112,7 +112,7 @@ TEST(HttpRequests, bodies_share_a_budget_while_they_arrive_and_while_they_are_he
   EXPECT_EQ(reply.headers.count("retry-after"), 1u);
   EXPECT_NE(reply.body.find("--max-total-body-bytes"), std::string::npos);
   HttpConnection chunked(fixture.port);  // says no length: refused by what arrives
-  chunked.send_raw("POST /hold HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + std::string(1024, 'x') + "\r\n");
+  chunked.send_raw("POST /hold HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + std::string(1024, 'x') + "\r\n");
   EXPECT_EQ(chunked.read_reply().status, 503);
   HttpConnection bodyless(fixture.port);
   bodyless.send_request("GET", "/echo");
@@ -144,7 +144,7 @@ TEST(HttpRequests, the_budget_comes_back_whatever_ends_a_request) {
   fixture.drop_bodies();
   EXPECT_TRUE(fixture.wait_body_bytes(0));
   HttpConnection large(fixture.port);
-  large.send_raw("POST /hold HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n50000\r\n" + std::string(0x50000, 'x'));
+  large.send_raw("POST /hold HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n50000\r\n" + std::string(0x50000, 'x'));
   EXPECT_EQ(large.read_reply().status, 413);
   EXPECT_TRUE(fixture.wait_body_bytes(0));
   HttpConnection connection(fixture.port);

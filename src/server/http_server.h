@@ -1,10 +1,6 @@
 // HttpServer: the API's routes, readiness, authorization, draining; connects clients to the engine's request queue.
 //
-// GET  /health                200 only when requests are admitted and the engine makes progress; else 503 with the reason
-//      /metrics               Prometheus text, at all times
-//      /v1/models[/ID]        503 until the model can answer
-// POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize, /flush_cache
-// With an API key all but /health and /metrics ask for it.
+// routes.cpp lists the routes, docs/HTTP_API.md and docs/openapi.json say what each does.
 //
 // The port is open while the model loads (/health says "loading", 503). After drain() has begun, /health is 503 and new
 // requests get 503 with Connection: close; the running ones go on.
@@ -37,6 +33,9 @@ class HttpServer {
 
   // What POST /flush_cache calls, on a worker thread: may wait for a bounded time. Before set_model; must outlive stop().
   void set_flush_cache(std::function<Expected<FlushedCache>()> flush_cache);
+
+  // Reads --api-key-file again; what is wrong with it is logged, and the keys stay as they were. After start().
+  void reload_keys();
 
   // Stops admitting at once; returns true when every running request has ended by itself within `limit`. Otherwise those
   // left get an error (an event once they stream, 503 before) and are cancelled.

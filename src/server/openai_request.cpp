@@ -331,4 +331,21 @@ ApiExpected<DetokenizeRequest> parse_detokenize_request(std::string_view body, i
   return request;
 }
 
+ApiExpected<std::string> parse_abort_request(std::string_view body, const JsonLimits& limits) {
+  constexpr size_t kMaxIdBytes = 256;
+  auto object = parse_object(body, limits);
+  if (!object) return api_fail(object.error());
+  FieldReader fields(*object);
+  std::string id;
+  bool all = false;
+  const bool named = fields.get("request_id") != nullptr;
+  fields.read("request_id", id, kMaxIdBytes);
+  fields.read("all", all);
+  fields.refuse_unknown();
+  if (named && (all || id.empty())) fields.set_error("request_id", all ? "excludes all" : "is empty");
+  if (!named && !all) fields.set_error("request_id", "is required, or say \"all\": true");
+  if (!fields.ok()) return api_fail(*fields.error());
+  return id;
+}
+
 }  // namespace tailrace

@@ -85,5 +85,7 @@ ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, c
 ApiExpected<TokenizeRequest> parse_tokenize_request(std::string_view body, const JsonLimits& limits = {});
 ApiExpected<DetokenizeRequest> parse_detokenize_request(std::string_view body, int32_t vocab_size,
                                                         const JsonLimits& limits = {});
+// {"request_id": ID} or {"all": true}: the id, "" for all.
+ApiExpected<std::string> parse_abort_request(std::string_view body, const JsonLimits& limits = {});
 
 }  // namespace tailrace

@@ -2,43 +2,80 @@
 
 #include <algorithm>
 
-#include "server/api_key.h"
 #include "server/http_answer.h"
 
 namespace tailrace {
 namespace {
 
-constexpr std::string_view kGet[] = {"/health", "/metrics", "/v1/models"};
-constexpr std::string_view kPost[] = {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize",
-                                      "/flush_cache"};
+constexpr Route kRoutes[] = {
+    {"GET", "/health", RouteKind::kProbe},
+    {"GET", "/metrics", RouteKind::kProbe},
+    {"GET", "/v1/models"},
+    {"GET", "/v1/models/{model}"},
+    {"POST", "/v1/chat/completions", RouteKind::kGenerates},
+    {"POST", "/v1/completions", RouteKind::kGenerates},
+    {"POST", "/tokenize"},
+    {"POST", "/detokenize"},
+    {"POST", "/flush_cache"},
+    {"POST", "/abort"},
+    {"GET", "/v1/requests"},
+};
+
+bool matches(std::string_view pattern, std::string_view path) {
+  while (true) {
+    const size_t brace = pattern.find('{');
+    if (path.substr(0, brace) != pattern.substr(0, brace)) return false;
+    if (brace == std::string_view::npos) return true;
+    pattern.remove_prefix(pattern.find('}') + 1);
+    path.remove_prefix(brace);
+    if (pattern.empty()) return true;
+    const size_t end = path.find('/');
+    if (end == 0 || end == std::string_view::npos) return false;
+    path.remove_prefix(end);
+  }
+}
 
 }  // namespace
 
-bool always_answered(std::string_view path) { return path == "/health" || path == "/metrics"; }
+std::span<const Route> routes() { return kRoutes; }
 
-std::optional<HttpResponse> answer_by_head(const HttpRequest& head, const std::string& api_key,
-                                           const std::function<int()>& health_status) {
-  const bool is_get = std::count(std::begin(kGet), std::end(kGet), head.path) > 0 || head.path.rfind("/v1/models/", 0) == 0;
-  const bool is_post = std::count(std::begin(kPost), std::end(kPost), head.path) > 0;
-  const bool allowed = always_answered(head.path) || authorized(api_key, head.authorization);
-  if (head.method == "HEAD") {  // never a body, whatever the answer: a client would read it as the next response
-    HttpResponse response;
-    response.status = !allowed ? 401 : head.path == "/health" ? health_status() : is_get ? 200 : is_post ? 405 : 404;
-    return response;
+const Route* find_route(std::string_view method, std::string_view path) {
+  const std::string_view wanted = method == "HEAD" ? "GET" : method;
+  const auto found = std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& route) {
+    return route.method == wanted && matches(route.path, path);
+  });
+  return found == std::end(kRoutes) ? nullptr : found;
+}
+
+std::string methods_of(std::string_view path) {
+  std::string out;
+  for (const Route& route : kRoutes) {
+    if (!matches(route.path, path) || out.find(route.method) != std::string::npos) continue;
+    out += (out.empty() ? "" : ", ") + std::string(route.method);
   }
-  if (!allowed) {
+  return out;
+}
+
+bool always_answered(std::string_view path) {
+  const Route* route = find_route("GET", path);
+  return route != nullptr && route->kind == RouteKind::kProbe;
+}
+
+std::optional<HttpResponse> answer_by_head(const HttpRequest& head, bool keys_required) {
+  const Route* route = find_route(head.method, head.path);
+  const bool open = !keys_required || (route != nullptr && (route->kind == RouteKind::kOpen || route->kind == RouteKind::kProbe));
+  if (!open && !head.key) {
     HttpResponse response =
         to_response({401, "Missing or wrong API key: send `Authorization: Bearer KEY`.", "", "invalid_api_key"});
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
-  const std::string shown = head.path.substr(0, 200);
-  if (!is_get && !is_post) return to_response({404, "There is no " + shown + " here.", "", "not_found"});
-  const char* method = is_get ? "GET" : "POST";
-  if (head.method == method) return std::nullopt;
+  if (route != nullptr) return std::nullopt;
+  const std::string shown = head.path.substr(0, 200), methods = methods_of(head.path);
+  if (methods.empty()) return to_response({404, "There is no " + shown + " here.", "", "not_found"});
   HttpResponse response =
-      to_response({405, shown + " takes " + method + ", not " + head.method + ".", "", "method_not_allowed"});
-  response.headers.emplace_back("Allow", method);
+      to_response({405, shown + " takes " + methods + ", not " + head.method + ".", "", "method_not_allowed"});
+  response.headers.emplace_back("Allow", methods);
   return response;
 }
 

@@ -1,8 +1,8 @@
 // Routes: which paths there are, who may ask for them, and the answers that a request's headers decide alone.
 #pragma once
 
-#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,12 +10,32 @@
 
 namespace tailrace {
 
-// /health and /metrics: without a key, at all times, also beyond --max-connections.
+enum class RouteKind {
+  kPlain,
+  kGenerates,  // its requests are listed in /v1/requests, and /abort ends them
+  kOpen,       // answered without a key
+  kProbe,      // without a key, at all times, also beyond --max-connections
+};
+
+// One method of one path. "{name}" stands for one segment of a path; at its end, for all the rest.
+struct Route {
+  std::string_view method, path;
+  RouteKind kind = RouteKind::kPlain;
+};
+
+// docs/openapi.json describes each (openapi_test.cpp).
+std::span<const Route> routes();
+
+// The first route that takes `method` ("HEAD" is taken as "GET" is) on this path; null when there is none.
+const Route* find_route(std::string_view method, std::string_view path);
+
+// "GET, POST": what the path takes; "" for one that is not known.
+std::string methods_of(std::string_view path);
+
 bool always_answered(std::string_view path);
 
-// What needs no body: HEAD, a missing or wrong key (401), an unknown path (404), another method than the path's (405).
-// None for a GET or POST that a route answers. `health_status` is the status /health has now.
-std::optional<HttpResponse> answer_by_head(const HttpRequest& head, const std::string& api_key,
-                                           const std::function<int()>& health_status);
+// What needs no body: a missing or wrong key (401), an unknown path (404), another method than the path's (405). None for
+// what a route answers. `keys_required`: whether there are keys at all.
+std::optional<HttpResponse> answer_by_head(const HttpRequest& head, bool keys_required);
 
 }  // namespace tailrace

@@ -74,7 +74,7 @@ TEST(Server, models_tokenize_detokenize) {
 
 TEST(Server, flush_cache_reaches_the_engine_and_asks_for_the_key) {
   FixtureOptions options;
-  options.config.http.api_key = "secret";
+  options.config.http.api_keys = {"secret"};
   ServerFixture fixture(options);
   EXPECT_EQ(fixture.post("/flush_cache", Json::object()).status, 401);
   EXPECT_EQ(fixture.num_flushes.load(), 0);
@@ -110,7 +110,7 @@ TEST(Server, wrong_model_is_404) {
 
 TEST(Server, api_key_guards_all_but_health_and_metrics) {
   FixtureOptions options;
-  options.config.http.api_key = "secret";
+  options.config.http.api_keys = {"secret"};
   ServerFixture fixture(options);
   const std::string good = "Authorization: Bearer secret\r\n";
   EXPECT_EQ(http_get(fixture.port(), "/v1/models").status, 401);
@@ -126,11 +126,11 @@ TEST(Server, api_key_guards_all_but_health_and_metrics) {
 
 TEST(Server, a_wrong_key_or_path_is_told_before_the_body_is_sent) {
   FixtureOptions options;
-  options.config.http.api_key = "secret";
+  options.config.http.api_keys = {"secret"};
   ServerFixture fixture(options);
   const auto status_of_head = [&](const std::string& start, const std::string& more = "") {
     HttpConnection connection(fixture.port());
-    connection.send_raw(start + " HTTP/1.1\r\nContent-Length: 1000000\r\n" + more + "\r\n");
+    connection.send_raw(start + " HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n" + more + "\r\n");
     return connection.read_reply().status;
   };
   const std::string key = "Authorization: Bearer secret\r\n";
@@ -161,12 +161,12 @@ TEST(Server, bodies_beyond_the_budget_are_503_until_the_others_are_done_with) {
   ServerFixture fixture(options);
   const std::string body = chat_body("abc").dump() + std::string(700 << 10, ' ');
   HttpConnection arriving(fixture.port());
-  arriving.send_raw("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+  arriving.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
                     body.substr(0, body.size() - 1));
   // A body that is only announced takes nothing: sent at once it could be ahead of the one arriving, which would be refused.
   ASSERT_TRUE(ServerFixture::eventually([&] {
     HttpConnection announced(fixture.port());
-    announced.send_raw("POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
+    announced.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: " +
                        std::to_string(body.size()) + "\r\n\r\n");
     return announced.read_until("\r\n\r\n") && announced.raw().find(" 503 ") != std::string::npos;
   }));

@@ -1,0 +1,198 @@
+#include "server/http_server_impl.h"
+
+#include <exception>
+
+#include "base/test_fault.h"
+#include "server/body_budget.h"
+#include "server/routes.h"
+#include "server/tokenize_routes.h"
+#include "server/tracked_exchange.h"
+
+namespace tailrace {
+namespace {
+
+HttpResponse json_response(const Json& json, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = dump_json(json);
+  return response;
+}
+
+}  // namespace
+
+JsonLimits HttpServer::Impl::limits_of(const HttpRequest& request) {
+  JsonLimits limits;
+  limits.take_memory = [&request](size_t document_bytes) {
+    return request.body_share ? request.body_share->grow_to(static_cast<int64_t>(request.body.size() + document_bytes))
+                              : Status();
+  };
+  return limits;
+}
+
+void HttpServer::Impl::send(const Exchange& exchange, HttpResponse response) {
+  metrics.http_answer(response.status);
+  if (response.status == 500) events.write(LogLevel::kError, "failed", {{"error", response.body}});
+  if (draining.load()) response.close = true;
+  exchange->respond(std::move(response));
+}
+
+HttpHeaders HttpServer::Impl::prepare(HttpRequest& head) {
+  head.key = keys->find(head.authorization, head.x_api_key);
+  head.request_id = is_request_id(head.x_request_id) ? head.x_request_id
+                                                     : "req_" + letters_and_digits(ids.next(), 10) + letters_and_digits(ids.next(), 10);
+  HttpHeaders headers = {{"X-Request-Id", head.request_id}};
+  cors.add_headers(head, headers);
+  return headers;
+}
+
+std::optional<HttpResponse> HttpServer::Impl::by_head(const HttpRequest& head) const {
+  const std::string methods = methods_of(head.path);
+  if (auto allowed = methods.empty() ? std::nullopt : cors.preflight(head, methods)) return allowed;
+  return answer_by_head(head, keys->required());
+}
+
+// Of a request whose body stays unread.
+std::optional<HttpResponse> HttpServer::Impl::refuse(const HttpRequest& head) {
+  auto response = by_head(head);
+  if (!response) return response;
+  metrics.http_answer(response->status);
+  RequestEntry entry(head);
+  entry.set_status(response->status, response->error_code);
+  entry.end();
+  events.write(LogLevel::kInfo, "refused", entry.to_json());
+  return response;
+}
+
+void HttpServer::Impl::ended(const std::shared_ptr<RequestEntry>& entry) {
+  requests.end(entry);
+  const bool probe = always_answered(entry->path());  // asked for every few seconds
+  events.write(probe ? LogLevel::kDebug : LogLevel::kInfo, "request", entry->to_json());
+}
+
+void HttpServer::Impl::route(Exchange exchange, HttpRequest request) {
+  const auto entry = std::make_shared<RequestEntry>(request);
+  request.entry = entry;
+  exchange = std::make_shared<TrackedExchange>(std::move(exchange), entry, [this](const auto& ended_one) { ended(ended_one); });
+  if (auto response = by_head(request)) return send(exchange, std::move(*response));
+  if (find_route(request.method, request.path)->kind == RouteKind::kGenerates) requests.begin(entry);
+  request.method == "POST" ? route_post(std::move(exchange), std::move(request)) : route_get(exchange, request);
+}
+
+void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& request) {
+  if (request.path == "/health") {
+    const HealthReport report = health();
+    return send(exchange, json_response(report.body, report.http_status));
+  }
+  if (request.path == "/metrics") {
+    HttpResponse response;
+    response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    response.body = metrics.serialize();
+    return send(exchange, std::move(response));
+  }
+  if (request.path == "/v1/requests") return send(exchange, json_response(requests.to_json(request.key.get())));
+  models(exchange, request.path);
+}
+
+void HttpServer::Impl::models(const Exchange& exchange, const std::string& path) {
+  const auto served = current_model();
+  if (const HealthReport report = health(); !served || !report.admits) {
+    return send(exchange, to_response(report.refusal));
+  }
+  const Json entry = {{"id", served->name}, {"object", "model"}, {"created", served->created_s},
+                      {"owned_by", "tailrace"}, {"max_model_len", served->context_length}};
+  constexpr std::string_view kList = "/v1/models";
+  if (path == kList) return send(exchange, json_response({{"object", "list"}, {"data", Json::array({entry})}}));
+  const std::string name = path.substr(kList.size() + 1);
+  if (name.empty()) return send(exchange, to_response({404, "There is no " + path + " here.", "", "not_found"}));
+  if (Status found = check_model_name(*served, name); !found.ok()) {
+    return send(exchange, to_response({404, found.message(), "model", "model_not_found"}));
+  }
+  send(exchange, json_response(entry));
+}
+
+void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
+  if (const HealthReport report = health(); !report.admits && request.path != "/abort") {
+    return send(exchange, to_response(report.refusal));
+  }
+  // JSON, templates and tokenizing of a long prompt take seconds: not on the threads that answer /health.
+  auto job = [this, exchange = std::move(exchange), request = std::move(request), guard = activity()] {
+    if (exchange->disconnected()) return;
+    const double limit_s = config.limits.request_timeout_s;
+    if (limit_s > 0 && static_cast<double>(now_ns() - request.received_ns) > limit_s * 1e9) {
+      return send(exchange, to_response({504, "The request took longer than --request-timeout.", "", "timeout"}));
+    }
+    try {
+      answer_post(exchange, request, guard);
+    } catch (const std::exception& error) {
+      send(exchange, to_response({500, std::string("The server could not serve this request: ") + error.what(), "", "internal"}));
+    }
+  };
+  if (test_fault(Fault::kInlineTokenize)) return job();
+  workers.submit(std::move(job));
+}
+
+void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard) {
+  const auto served = current_model();
+  if (request.path == "/abort") return abort_requests(exchange, request);
+  if (request.path == "/flush_cache") {
+    const auto flushed = flush_cache();
+    if (!flushed) return send(exchange, to_response(from_status(flushed.error())));
+    return send(exchange, json_response({{"status", "ok"}, {"flushed_blocks", flushed->blocks},
+                                         {"running", flushed->running}}));
+  }
+  if (request.path == "/tokenize" || request.path == "/detokenize") {
+    auto result = request.path == "/tokenize" ? answer_tokenize(*served, request, limits_of(request))
+                                              : answer_detokenize(*served, request, limits_of(request));
+    return send(exchange, result ? json_response(*result) : to_response(result.error()));
+  }
+  generate(exchange, *served, request, std::move(guard));
+}
+
+void HttpServer::Impl::abort_requests(const Exchange& exchange, const HttpRequest& request) {
+  const auto wanted = parse_abort_request(request.body, limits_of(request));
+  if (!wanted) return send(exchange, to_response(wanted.error()));
+  const std::vector<std::string> ids = requests.abort(*wanted, request.key.get());
+  if (!wanted->empty() && ids.empty()) {
+    return send(exchange, to_response({404, "No request of this id is running.", "request_id", "not_found"}));
+  }
+  send(exchange, json_response({{"status", "ok"}, {"aborted", ids}}));
+}
+
+ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, const HttpRequest& request) {
+  const RequestBounds bounds = bounds_of(served, config.limits.max_queued_requests);
+  if (request.path == "/v1/completions") {
+    auto parsed = parse_completion_request(request.body, bounds, limits_of(request));
+    return parsed ? plan_completion(served, *parsed, seeds) : api_fail(parsed.error());
+  }
+  auto parsed = parse_chat_request(request.body, bounds, limits_of(request));
+  return parsed ? plan_chat(served, *parsed, seeds) : api_fail(parsed.error());
+}
+
+void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
+                                std::shared_ptr<void> guard) {
+  if (auto room = take_share(request.key, 1, ""); !room) return send(exchange, to_response(room.error()));  // before the work
+  auto planned = plan(served, request);
+  if (!planned) return send(exchange, to_response(planned.error()));
+  auto share = take_share(request.key, static_cast<int32_t>(planned->requests.size()), "n");
+  if (!share) return send(exchange, to_response(share.error()));
+  planned->received_ns = request.received_ns;
+  planned->entry = request.entry;
+  auto generation = std::make_shared<Generation>(std::move(*planned), GenerationContext{queue, metrics, workers}, exchange);
+  Generation* key = generation.get();
+  generation->set_on_done([this, key, guard = std::move(guard), share = std::move(*share)] {
+    std::shared_ptr<Generation> last;  // destroyed after the lock is released
+    std::lock_guard lock(mutex);
+    if (auto it = generations.find(key); it != generations.end()) {
+      last = std::move(it->second);
+      generations.erase(it);
+    }
+  });
+  {
+    std::lock_guard lock(mutex);
+    generations.emplace(key, generation);
+  }
+  note_work();
+  if (Status queued = generation->submit(); !queued.ok()) generation->abort(from_status(queued));
+}
+
+}  // namespace tailrace
