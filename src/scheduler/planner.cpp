@@ -53,13 +53,17 @@ void Scheduler::Impl::build(StepPlan& plan, StepShape& shape) {
 }
 
 // Where the state of the recurrent layers is kept next, in tokens: at multiples, where a prompt leaves what others
-// shared, and at the end of what a prompt's repetition could match. A chunk that would pass it ends there.
+// shared, and at the end of what a prompt's repetition could match. A chunk that would pass it ends there. Keeping one
+// while a row decodes takes a slab of its own: the more rows decode, the further apart, so that a step in 128 has one.
 int32_t Scheduler::Impl::next_checkpoint(const Sequence& sequence) const {
-  constexpr int32_t kNever = INT32_MAX;
+  constexpr int32_t kNever = INT32_MAX, kRowsPerInterval = 16;
   if (!index.can_checkpoint(sequence.kv)) return kNever;
   const StateIndexConfig& states = config.kv.states;
   const int32_t first = std::max(sequence.computed_len + 1, sequence.checkpoint_len + states.checkpoint_min_tokens);
-  int32_t next = (first + states.checkpoint_interval - 1) / states.checkpoint_interval * states.checkpoint_interval;
+  const auto rows = static_cast<int32_t>(running.size());
+  const int32_t apart = sequence.prefilling() ? 1 : (rows + kRowsPerInterval - 1) / kRowsPerInterval;
+  const int64_t interval = int64_t{states.checkpoint_interval} * apart;
+  int32_t next = static_cast<int32_t>(std::min<int64_t>((first + interval - 1) / interval * interval, kNever));
   const int32_t end = (sequence.prefill_len - 1) / index.block_size() * index.block_size();
   for (const int32_t len : {sequence.shared_len, end}) {
     if (len >= first && len < sequence.prefill_len) next = std::min(next, len);

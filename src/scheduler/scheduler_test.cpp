@@ -200,5 +200,33 @@ TEST(Scheduler, more_stop_ids_or_biases_than_a_row_holds_are_refused) {
   EXPECT_EQ(scheduler.admit(request).message(), "1025 logit_bias entries, at most 1024 are taken");
 }
 
+// A step that keeps a recurrent state, or hands out blocks, sends the device a slab of its own.
+TEST(Scheduler, decode_rows_with_recurrent_states_rarely_need_a_slab) {
+  SchedulerConfig config;
+  config.kv.block_size = 16;
+  config.kv.groups = {{0, 64 * 760}};
+  config.kv.states = {.recurrent = true, .num_checkpoints = 256, .checkpoint_interval = 2048, .checkpoint_min_tokens = 128};
+  config.max_rows = 64;
+  config.context_length = 16384;
+  config.max_step_tokens = 64 + 512, config.chunk_size = 512, config.max_log_patch_tokens = 32768;
+  constexpr int kSteps = 9000;
+  Scheduler scheduler(config);
+  for (int i = 0; i < 64; ++i) ASSERT_TRUE(scheduler.admit(make_request(20 + 29 * i, 10000, 1000 * i)).ok());
+  int steps = 0, slabs = 0, saves = 0;
+  while (steps < kSteps) {
+    const StepPlan plan = scheduler.plan_step();
+    ASSERT_FALSE(plan.rows.empty());
+    if (plan.num_decode_rows == 64) {
+      bool saved = false;
+      for (const PlanRow& row : plan.rows) saved |= row.state_save > 0;
+      ++steps, saves += saved, slabs += saved || !plan.block_patches.empty();
+    }
+    run(scheduler, plan, 7);
+    scheduler.take_updates();
+  }
+  EXPECT_LE(slabs * 32, steps);
+  EXPECT_GT(saves, 0) << "they are kept all the same";
+}
+
 }  // namespace
 }  // namespace tailrace
