@@ -35,7 +35,7 @@ tailrace::Status run_bench(const tailrace::BenchConfig& config) {
   bench.setup.device_kind = device->kind, bench.setup.device_index = config.gpu;
   if (device->kind == "cuda") bench.setup.gpu_name = device->reason;
   bench.setup.limits = default_limits(device->kind);
-  bench.contexts = *contexts, bench.rows = *rows, bench.steps = config.steps, bench.seed = config.seed;
+  bench.contexts = *contexts, bench.rows = *rows, bench.steps = config.steps, bench.per_op = config.per_op, bench.seed = config.seed;
   return run_bench_decode(bench);
 }
 

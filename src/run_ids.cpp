@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     const auto contexts = parse_counts(o.bench_contexts), rows = parse_counts(o.bench_rows);
     if (!contexts) return bad_input(contexts.error());
     if (!rows) return bad_input(rows.error());
-    const Status status = run_bench_decode({.setup = o.setup, .contexts = *contexts, .rows = *rows, .steps = o.output_len, .seed = o.seed});
+    const Status status = run_bench_decode({.setup = o.setup, .contexts = *contexts, .rows = *rows, .steps = o.output_len, .per_op = o.per_op, .seed = o.seed});
     return status.ok() ? 0 : bad_input(status);
   }
   if (!o.compare && !o.contracts && !o.idle_table) return run(o);

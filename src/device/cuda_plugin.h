@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "device/call_watch.h"
 #include "device/device.h"
+#include "device/kernel_trace.h"
 
 namespace tailrace {
 
@@ -34,6 +35,8 @@ struct CudaPlugin {
   std::unique_ptr<Backend> (*create_backend)(Device& device, const BackendOptions& options);
   // See CallWatch; kUnavailable where CUPTI cannot be loaded or another tool holds it.
   Expected<std::unique_ptr<CallWatch>> (*watch_calls)();
+  // See KernelTrace; before create_device. kUnavailable as watch_calls.
+  Expected<std::unique_ptr<KernelTrace>> (*trace_kernels)();
   // See kernels/cuda/attention_tune.h.
   Expected<TuningTable> (*tune)(Device& device, const std::vector<TuneShape>& shapes,
                                 const std::function<void(const std::string&)>& print);

@@ -36,6 +36,8 @@ void count(const LayerBlock& block, StepBytes& bytes) {
 
 }  // namespace
 
+double weight_bytes(const Weight& weight) { return static_cast<double>(bytes_of(weight)); }
+
 double StepBytes::distinct_experts(const Mixture& mixture, double rows) {
   return mixture.experts *
          (1 - std::pow(1 - static_cast<double>(mixture.top_k) / mixture.experts, rows));

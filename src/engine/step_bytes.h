@@ -31,5 +31,7 @@ struct StepBytes {
 };
 
 StepBytes step_bytes(const Model& model);
+// Of a matrix as its checkpoint stores it; 0: it has no rows.
+double weight_bytes(const Weight& weight);
 
 }  // namespace tailrace

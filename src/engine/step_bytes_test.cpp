@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/step_ops.h"
+
 namespace tailrace {
 namespace {
 
@@ -13,6 +15,11 @@ TEST(StepBytes, counts_what_a_step_reads) {
   };
   model.blocks.push_back(EmbedBlock{.table = bf16(1000, 64)});
   model.blocks.push_back(AttnInBlock{.q = bf16(64, 64), .k = bf16(32, 64), .v = bf16(32, 64)});
+  model.blocks.push_back(AttentionBlock{});
+  for (int layer = 0; layer < 2; ++layer) model.blocks.push_back(AttentionBlock{.group = 1, .layer = layer, .window = 8});
+  GatedDeltaBlock delta;
+  delta.qkv = bf16(12, 64), delta.z = bf16(4, 64), delta.b = delta.a = bf16(1, 64), delta.out = bf16(64, 4);
+  model.blocks.push_back(delta);
   MoeBlock moe;
   moe.router = bf16(8, 64), moe.gate = moe.up = experts(32, 64), moe.down = experts(64, 32), moe.top_k = 2;
   model.blocks.push_back(moe);
@@ -20,7 +27,7 @@ TEST(StepBytes, counts_what_a_step_reads) {
   model.groups = {{.window = 0, .num_layers = 1, .kv_heads = 2, .head_dim = 16}, {.window = 8, .num_layers = 2, .kv_heads = 2, .head_dim = 16}};
   model.states = {.num_layers = 1, .k_heads = 1, .v_heads = 1, .k_dim = 4, .v_dim = 4, .conv_inputs = 3};
   const StepBytes bytes = step_bytes(model);
-  EXPECT_EQ(bytes.weights, 2 * 64 * (128 + 8 + 1000));  // the embedding's table is not read
+  EXPECT_EQ(bytes.weights, 2 * 64 * (128 + 8 + 1000 + 12 + 4 + 2 + 4));  // the embedding's table is not read
   ASSERT_EQ(bytes.mixtures.size(), 1u);
   EXPECT_EQ(bytes.mixtures[0].expert_bytes, 3 * 32 * 64 * 9 / 16);
   EXPECT_DOUBLE_EQ(StepBytes::distinct_experts(bytes.mixtures[0], 1), 2);
@@ -28,6 +35,14 @@ TEST(StepBytes, counts_what_a_step_reads) {
   const double states = 2 * 4.0 * (16 + 3 * 12);
   EXPECT_DOUBLE_EQ(bytes.step(1, 4), bytes.weights + 2 * 3456 + 4 * (4 * 32 + 8 * 32) + states);
   EXPECT_DOUBLE_EQ(bytes.step(2, 100), bytes.weights + 3.5 * 3456 + 2 * (100 * 4 * 32 + 8 * 8 * 32) + 2 * states);
+
+  // The same bytes op by op.
+  for (const double rows : {1.0, 2.0}) {
+    double total = 0;
+    for (const StepOp& op : step_ops(model, rows, 100)) total += op.bytes;
+    EXPECT_DOUBLE_EQ(total, bytes.step(rows, 100));
+  }
+  EXPECT_EQ(step_ops(model, 1, 4).size(), 1u + 3 + 4 + 3 + 1);
 }
 
 }  // namespace

@@ -4,11 +4,14 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "device/cuda_plugin.h"
 #include "engine/step_bytes.h"
 #include "ids/engine_client.h"
 #include "ids/ids_options.h"
+#include "ids/per_op.h"
 #include "ids/spread.h"
 #include "ids/workload.h"
+#include "kernels/cuda_abi.h"
 
 namespace tailrace {
 namespace {
@@ -79,6 +82,16 @@ void print_line(const DecodeBench& bench, const EngineHost& host, const StepByte
   std::fflush(stdout);
 }
 
+// Before the engine's first use of the GPU; null: not asked for.
+Expected<std::unique_ptr<KernelTrace>> kernel_trace(const DecodeBench& bench) {
+  if (!bench.per_op) return std::unique_ptr<KernelTrace>();
+  if (bench.setup.device_kind != "cuda")
+    return fail(StatusCode::kInvalidArgument, "--per-op: only a GPU tells what its kernels took; leave it out");
+  auto plugin = load_cuda_plugin(cuda_plugin_abi());
+  if (!plugin) return fail(plugin.error());
+  return (*plugin)->trace_kernels();
+}
+
 }  // namespace
 
 Expected<std::vector<int32_t>> parse_counts(const std::string& text) {
@@ -120,10 +133,13 @@ Status run_bench_decode(const DecodeBench& bench) {
   }
   setup.limits.context_length = *std::max_element(contexts.begin(), contexts.end());
   setup.limits.max_rows = *std::max_element(bench.rows.begin(), bench.rows.end());
+  auto trace = kernel_trace(bench);
+  if (!trace) return trace.error();
   auto client = EngineClient::create(setup);
   if (!client) return client.error();
   EngineHost& host = (*client)->host();
   const double ceiling = host.read_gbs();
+  std::vector<std::pair<std::string, PerOp>> times;
   const StepBytes bytes = step_bytes(host.model());
   std::printf("%s, %s\n", setup.model_path.c_str(), host.device().description().c_str());
   if (ceiling > 0) std::printf("a large read now: %.0f GB/s\n", ceiling);
@@ -133,6 +149,7 @@ Status run_bench_decode(const DecodeBench& bench) {
       "the last first token, s | prefill tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const int32_t rows : bench.rows) {
     for (const int32_t context : contexts) {
+      if (*trace != nullptr) (*trace)->begin();
       auto line = measure(bench, **client, log, rows, context);
       if (!line) return line.error();
       if (line->step_us <= 0) {
@@ -143,7 +160,14 @@ Status run_bench_decode(const DecodeBench& bench) {
         continue;
       }
       print_line(bench, host, bytes, ceiling, rows, context, *line);
+      if (*trace == nullptr) continue;
+      times.emplace_back(std::to_string(rows) + " rows at " + std::to_string(context),
+                         per_op((*trace)->end(), step_ops(host.model(), rows, context - bench.steps / 2.0)));
     }
+  }
+  for (const auto& [title, ops] : times) {
+    std::printf("\n%s", title.c_str());
+    print_per_op(ops, ceiling);
   }
   return {};
 }

@@ -74,6 +74,7 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_option("--bench-decode", o.bench_contexts, "decode speed at these contexts (1k,8k,...) on real prefills; --output-len steps each")
       ->option_text("N,N");
   app.add_option("--batch", o.bench_rows, "rows decoded together, for --bench-decode (default 1)")->option_text("N,N");
+  app.add_flag("--per-op", o.per_op, "where a step's time goes, for --bench-decode on a GPU");
   app.add_flag("--tune", o.tune, "measures the GPU's tuning table, for --model's attention or a built-in list's, and writes it");
   app.add_option("--out", o.tune_out, "of --tune (default: the GPU's name .json)")->option_text("FILE");
   add_choice(app, "--reference", o.cpu_reference, {{"device", false}, {"cpu", true}},
@@ -124,7 +125,7 @@ std::string without_effect(const CLI::App& app, const IdsOptions& o) {
   };
   add(!o.compare, {"--tolerance", "--max-forced", "--reference"});
   add(!o.contracts, {"--contract-steps"});
-  add(o.bench_contexts.empty(), {"--batch"});
+  add(o.bench_contexts.empty(), {"--batch", "--per-op"});
   add(!o.bench_contexts.empty(), {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids", "--prompt-file", "--prompts", "--prompt-len",
                                   "--temperature", "--stop-ids", "--max-running-requests", "--context-length"});
   add(o.compare || o.contracts || o.idle_table, {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids"});

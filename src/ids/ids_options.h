@@ -25,6 +25,7 @@ struct IdsOptions {
   bool print_ids = false, stats = false, compare = false, contracts = false, idle_table = false;
   std::string bench_contexts;   // --bench-decode CONTEXTS: see ids/bench_decode.h; empty: not asked
   std::string bench_rows = "1";
+  bool per_op = false;
   bool tune = false;     // --tune: no prompts; see engine/tune.h
   std::string tune_out;
   int32_t contract_steps = 10000;  // decode steps of --contracts without an arrival

@@ -294,6 +294,7 @@ Expected<CommandLine> parse_bench(const std::vector<std::string>& args) {
   app.add_option("--contexts", config.contexts, "tokens of prompt and answer together (default 1k,8k,32k)")->option_text("N,N");
   app.add_option("--batch", config.batch, "rows decoded together (default 1)")->option_text("N,N");
   app.add_option("--steps", config.steps, "tokens decoded (default 128)")->check(CLI::Range(2, 1 << 20))->option_text("N");
+  app.add_flag("--per-op", config.per_op, "on a GPU, also where a step's time goes");
   app.add_option("--random-seed", config.seed, "of prompts, sampling and dummy weights")->option_text("N");
   auto help = run_parser(app, std::vector<std::string>(args.begin() + 1, args.end()));
   if (!help) return fail(help.error());

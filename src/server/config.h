@@ -113,6 +113,7 @@ struct BenchConfig {
   int32_t gpu = 0;
   std::string contexts = "1k,8k,32k", batch = "1";
   int32_t steps = 128;
+  bool per_op = false;
   uint64_t seed = 1;
 };
 

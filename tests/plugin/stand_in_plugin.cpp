@@ -30,6 +30,15 @@ class OneLaunch : public CallWatch {
 
 Expected<std::unique_ptr<CallWatch>> watch_calls() { return std::unique_ptr<CallWatch>(new OneLaunch()); }
 
+// Sees one kernel.
+class OneKernel : public KernelTrace {
+ public:
+  void begin() override {}
+  std::vector<KernelRun> end() override { return {{.name = "a_kernel", .begin_ns = 0, .end_ns = 1000}}; }
+};
+
+Expected<std::unique_ptr<KernelTrace>> trace_kernels() { return std::unique_ptr<KernelTrace>(new OneKernel()); }
+
 // Finds one choice, of the first shape.
 Expected<TuningTable> tune(Device&, const std::vector<TuneShape>& shapes, const std::function<void(const std::string&)>& print) {
   print("a candidate");
@@ -43,6 +52,7 @@ const CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
                          .probe = probe,
                          .create_backend = create_backend,
                          .watch_calls = watch_calls,
+                         .trace_kernels = trace_kernels,
                          .tune = tune};
 
 }  // namespace

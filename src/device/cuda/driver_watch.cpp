@@ -7,18 +7,13 @@
 #include <array>
 #include <atomic>
 
+#include "device/cuda/cupti_library.h"
+
 namespace tailrace::cuda {
 namespace {
 
 constexpr size_t kMaxCalls = 2048;  // of the driver's functions; a newer CUPTI knows more than the headers here
 static_assert(kMaxCalls > CUPTI_DRIVER_TRACE_CBID_SIZE);
-constexpr const char* kCuptiFiles[] = {"libcupti.so.13",
-                                       "libcupti.so.12",
-                                       "libcupti.so",
-                                       "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so",
-                                       "/usr/local/cuda/lib64/libcupti.so",
-                                       "/usr/local/cuda/targets/x86_64-linux/lib/libcupti.so"};
-
 // Entries of libraries that are loaded at run time; null where there is none.
 struct Entries {
   decltype(&cuptiSubscribe) subscribe = nullptr;
@@ -30,24 +25,16 @@ struct Entries {
   bool complete() const { return subscribe && unsubscribe && enable_domain && result_text && pointer_attribute; }
 };
 
-template <typename Entry>
-void find(void* library, const char* name, Entry& entry) {
-  entry = reinterpret_cast<Entry>(dlsym(library, name));
-}
-
 Entries load_entries() {
   Entries e;
-  void* cupti = nullptr;
-  for (const char* file : kCuptiFiles) {
-    if ((cupti = dlopen(file, RTLD_NOW | RTLD_LOCAL)) != nullptr) break;
-  }
+  void* cupti = cupti_library();
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (cupti == nullptr || driver == nullptr) return e;
-  find(cupti, "cuptiSubscribe", e.subscribe);
-  find(cupti, "cuptiUnsubscribe", e.unsubscribe);
-  find(cupti, "cuptiEnableDomain", e.enable_domain);
-  find(cupti, "cuptiGetResultString", e.result_text);
-  find(driver, "cuPointerGetAttribute", e.pointer_attribute);
+  find_entry(cupti, "cuptiSubscribe", e.subscribe);
+  find_entry(cupti, "cuptiUnsubscribe", e.unsubscribe);
+  find_entry(cupti, "cuptiEnableDomain", e.enable_domain);
+  find_entry(cupti, "cuptiGetResultString", e.result_text);
+  find_entry(driver, "cuPointerGetAttribute", e.pointer_attribute);
   return e;
 }
 

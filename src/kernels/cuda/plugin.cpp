@@ -1,6 +1,7 @@
 // The plugin's one symbol: what the binary gets to see of the CUDA backend.
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/driver_watch.h"
+#include "device/cuda/kernel_activity.h"
 #include "kernels/cuda/attention_tune.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda_abi.h"
@@ -13,6 +14,7 @@ const CudaPlugin kPlugin{.abi = cuda_plugin_abi(),
                          .probe = probe_cuda_device,
                          .create_backend = create_cuda_backend,
                          .watch_calls = watch_driver_calls,
+                         .trace_kernels = trace_kernels,
                          .tune = tune_attention};
 
 }  // namespace
