@@ -1,7 +1,7 @@
 // Routing of a mixture of experts. Few tokens: a CTA takes eight rows of the router, asked for before the kernel before
 // has ended, and a token or four, brought to shared memory once. Many: a warp takes four rows for four tokens. The last
 // warp with a token's logits chooses its experts and counts them, the last CTA of all lays out the entries by expert
-// and the tiles. Bound: latency of two or three dependent reads where tokens are few, 2 * tokens * experts * hidden
+// and the tiles; a single token's choices need no such order. Bound: latency of two or three dependent reads where tokens are few, 2 * tokens * experts * hidden
 // FLOP in fp32 where they are many.
 #include "kernels/cuda/moe_route.h"
 
@@ -64,7 +64,9 @@ __device__ __forceinline__ uint32_t key_of(float logit) {
   return static_cast<int32_t>(bits) < 0 ? ~bits : bits | 0x80000000u;
 }
 
-// A warp chooses the experts of a token.
+// A warp chooses the experts of a token. ALONE: it is the step's only one, and its choices are the entries, a tile each:
+// nothing is to be counted or laid out.
+template <bool ALONE>
 __device__ void choose(const RouteParams& p, int t) {
   constexpr int kLaneExperts = kMostExperts / 32;
   const int lane = threadIdx.x % 32;
@@ -101,6 +103,13 @@ __device__ void choose(const RouteParams& p, int t) {
   if (lane >= p.top_k) return;
   p.out.ids[at + lane] = idle ? -1 : my_id;
   p.out.shares[at + lane] = mine / sum * (p.expert_scale != nullptr ? p.expert_scale[my_id] : 1.0f);
+  if constexpr (ALONE) {
+    p.out.entry[lane] = idle ? -1 : lane;
+    p.out.token[lane] = 0;
+    p.out.tiles[lane] = {my_id, lane, 1};
+    if (lane == 0) p.out.counts[kCountTiles] = idle ? 0 : p.top_k;
+    return;
+  }
   p.out.entry[at + lane] = idle ? -1 : atomicAdd(p.out.counts + kCountOf + my_id, 1);
 }
 
@@ -160,12 +169,16 @@ __device__ void finish_route(const RouteParams& p, int t0, int count) {
   };
   if (tokens <= kSingleTokens) {  // fewer round trips: one CTA chooses for all
     if (!is_last(p.out.counts + kCountChosen, 1, static_cast<int>(gridDim.x * gridDim.y))) return;
-    if (warp < tokens) choose(p, warp);
+    if (tokens == 1 && !p.gathers) {
+      if (warp == 0) choose<true>(p, 0);
+      return;
+    }
+    if (warp < tokens) choose<false>(p, warp);
     __threadfence();
     __syncthreads();
   } else {
     if (!is_last(p.out.arrived + t0, 1, static_cast<int>(gridDim.y))) return;
-    for (int t = warp; t < mine; t += kWarps) choose(p, t0 + t);
+    for (int t = warp; t < mine; t += kWarps) choose<false>(p, t0 + t);
     if (!is_last(p.out.counts + kCountChosen, mine, tokens)) return;
   }
   lay_out(p);
@@ -351,8 +364,11 @@ __device__ __forceinline__ float4 experts_sum(const MixParams& p, int t, int k) 
       const bool real = first + i < p.top_k;
       const int from = real ? __ldcg(p.routing.entry + at + i) : -1;
       share[i] = real ? __ldcg(p.routing.shares + at + i) : 0.0f;
-      y[i] = from < 0 ? float4{0, 0, 0, 0}
-                      : __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{from} * p.hidden + k));
+      // A single token's entries are its choices in their order: no need to wait for `from`.
+      const int place = p.tokens == 1 && real ? first + i : from;
+      y[i] = place < 0 ? float4{0, 0, 0, 0}
+                       : __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{place} * p.hidden + k));
+      if (from < 0) y[i] = {0, 0, 0, 0};
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) add_scaled(v, y[i], share[i]);
