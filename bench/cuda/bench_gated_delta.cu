@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kLayers = 2, kLayer = 1;  // the layer in the middle of a slot
 constexpr float kEps = 1e-6f;
+constexpr int kGateHidden = 2048, kGateParts = 35;
 constexpr double kBound = 5e-3;       // of the outputs, which are bf16
 constexpr double kStateBound = 2e-5;  // of states, which are sums of fp32
 
@@ -39,6 +40,8 @@ struct Problem {
   Buffer<float> in, ba, conv, decay, dt_bias, norm, recurrent, inputs;
   Buffer<float> mixed, w, p, sums;
   Buffer<__nv_bfloat16> out;
+  Buffer<__nv_bfloat16> gate_weights, gate_x;  // b, then a
+  Buffer<float> gate_squares;
   std::vector<float> recurrent_before, inputs_before;
   DeltaParams params;
 
@@ -69,7 +72,10 @@ struct Problem {
         w(size_t(tokens) * s.v_heads * s.dim, twin),
         p(size_t(tokens) * s.v_heads * kDeltaChunk, twin),
         sums(size_t(tokens) * s.v_heads),
-        out(size_t(tokens) * s.v_heads * s.dim) {
+        out(size_t(tokens) * s.v_heads * s.dim),
+        gate_weights(size_t(2) * s.v_heads * kGateHidden),
+        gate_x(size_t(tokens) * kGateHidden),
+        gate_squares(size_t(kGateParts) * tokens) {
     std::normal_distribution<float> normal;
     int start = 0;
     for (size_t r = 0; r < work.size(); ++r) {
@@ -112,6 +118,31 @@ struct Problem {
     params.conv = conv.device, params.decay = decay.device;
     params.dt_bias = dt_bias.device, params.norm = norm.device, params.eps = kEps;
     params.scratch = {mixed.device, w.device, p.device, sums.device}, params.out = out.device;
+  }
+
+  // b and a are to be made by the kernel; `ba` then says what they should be.
+  void make_gates(std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    for (__nv_bfloat16& v : gate_weights.host) v = __float2bfloat16(normal(random) * 0.1f);
+    for (__nv_bfloat16& v : gate_x.host) v = __float2bfloat16(normal(random));
+    for (float& v : gate_squares.host) v = kGateHidden * (0.2f + std::abs(normal(random)));
+    for (int t = 0; t < tokens; ++t) {
+      double squares = 0;
+      for (int i = 0; i < kGateParts; ++i) squares += gate_squares.host[i * tokens + t];
+      for (int row = 0; row < 2 * s.v_heads; ++row) {
+        double sum = 0;
+        for (int k = 0; k < kGateHidden; ++k) {
+          sum += double(__bfloat162float(gate_weights.host[row * kGateHidden + k])) *
+                 double(__bfloat162float(gate_x.host[t * kGateHidden + k]));
+        }
+        ba.host[size_t(t) * 2 * s.v_heads + row] = static_cast<float>(sum / std::sqrt(squares / kGateHidden + kEps));
+      }
+    }
+    gate_weights.upload(), gate_x.upload(), gate_squares.upload();
+    params.ba = nullptr;
+    params.gates = {.b = gate_weights.device, .a = gate_weights.device + s.v_heads * kGateHidden, .x = gate_x.device,
+                    .hidden = kGateHidden, .squares = gate_squares.device, .num_squares = kGateParts,
+                    .squares_stride = tokens, .eps = kEps};
   }
 
   void run(cudaStream_t stream) const {
@@ -219,8 +250,9 @@ void expect_row(const Problem& t, int r, Result& result) {
 }
 
 int check(const char* name, Shape shape, const std::vector<Work>& work, int decode_rows,
-          std::mt19937& random) {
+          std::mt19937& random, bool gates = false) {
   Problem t(shape, work, decode_rows, true, random);
+  if (gates) t.make_gates(random);
   cudaStream_t stream;
   cudaGraph_t graph;
   cudaGraphExec_t exec;
@@ -266,6 +298,8 @@ int run_checks(bool small) {
     failed +=
         check("decode", shape,
               {{1, 0}, {1, 1}, {1, 2}, {1, 7}, {1, 500, true}, {1, 40, false, true}}, 6, random);
+    failed += check("decode that makes b and a", shape, {{1, 0}, {1, 1}, {1, 7}, {1, 500, true}, {1, 40, false, true}}, 5,
+                    random, true);
     failed += check("short prompts", shape, {{1, 0}, {2, 0}, {3, 5}, {2, 1}, {5, 3, true, true}}, 0,
                     random);
     if (small && shape.dim < 128) continue;
@@ -285,17 +319,20 @@ void run_bench() {
   const Shape shape{16, 32, 128};
   std::printf("read ceiling %.0f GB/s; 16 / 32 heads of 128\n%-24s %9s %9s %9s %6s\n", ceiling,
               "one layer", "us", "us/token", "GB/s", "%");
-  for (const int rows : {1, 8, 32, 64}) {
+  const auto decode = [&](int rows, bool gates) {
     Problem t(shape, std::vector<Work>(rows, Work{1, 5}), rows, false, random);
+    if (gates) t.make_gates(random);
     const double us = time_us(20, [&](int i, cudaStream_t stream) {
       DeltaParams p = t.params;
       p.layer = i % kLayers;
       GPU_CHECK(run_delta_decode(p, stream));
     });
     const double bytes = 2.0 * rows * shape.v_heads * shape.dim * shape.dim * sizeof(float);
-    std::printf("decode %3d rows          %9.2f %9.2f %9.0f %5.0f%%\n", rows, us, us / rows,
+    std::printf("decode %3d rows%-9s %9.2f %9.2f %9.0f %5.0f%%\n", rows, gates ? ", b, a" : "", us, us / rows,
                 bytes / us / 1000, bytes / us / 10 / ceiling);
-  }
+  };
+  for (const int rows : {1, 8, 32, 64}) decode(rows, false);
+  for (const int rows : {1, 2, 4, 8}) decode(rows, true);
   for (const auto& [rows, length] :
        {std::pair{1, 64}, {1, 512}, {1, 2048}, {1, 8192}, {4, 512}, {8, 1024}}) {
     Problem t(shape, std::vector<Work>(rows, Work{length, 0}), 0, false, random);

@@ -7,9 +7,13 @@
 
 namespace tailrace::cuda {
 
+// The barrier's two halves, for work in between.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory"); }
 // Every thread of the cluster that has not exited arrives; what they wrote to shared memory before is seen after.
 __device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 // 16 bytes at `address`, as this CTA has it, in the shared memory of CTA `rank` of the cluster.
 __device__ __forceinline__ float4 load_remote_16(uint32_t address, int rank) {

@@ -237,9 +237,29 @@ void CudaBlocks::run_extend(const AttentionBlock& b, const StepShape& step, cuda
 
 // ---- Linear attention --------------------------------------------------------------------------------------------
 
+static_assert(kMostGateRows <= kMaxLinearTokens);  // x then lies in bf16, and its squares as those kernels leave them
+
+bool CudaBlocks::makes_gates(const GatedDeltaBlock& b, const StepShape& step) const {
+  const auto plain = [](const Weight& w) { return form_of(w.format) == WeightForm::kBf16 && w.bias == nullptr; };
+  return prepared_ && step.decode_only() && step.num_tokens <= kMostGateRows && plain(b.b) && plain(b.a) &&
+         delta_gates_served(b.b.cols, b.k_dim);
+}
+
 void CudaBlocks::run(const GatedDeltaBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
   project({&b.qkv, &b.z}, b.norm, scratch_->delta_in, step, stream);
-  project({&b.b, &b.a}, b.norm, scratch_->delta_ba, step, stream);
+  DeltaGates gates;
+  if (makes_gates(b, step)) {
+    gates = {.b = static_cast<const __nv_bfloat16*>(matrix_of(b.b).values),
+             .a = static_cast<const __nv_bfloat16*>(matrix_of(b.a).values),
+             .x = scratch_->normed,
+             .hidden = static_cast<int>(b.b.cols),
+             .squares = scratch_->squares,
+             .num_squares = num_squares_,
+             .squares_stride = kMaxLinearTokens,
+             .eps = b.norm.eps};
+  } else {
+    project({&b.b, &b.a}, b.norm, scratch_->delta_ba, step, stream);
+  }
   const DeltaParams params{.rows = rows_of(step),
                            .states = binding_.batch.states,
                            .layer = b.layer,
@@ -248,7 +268,8 @@ void CudaBlocks::run(const GatedDeltaBlock& b, const StepShape& step, size_t ind
                            .dim = b.k_dim,
                            .in = scratch_->delta_in,
                            .in_stride = b.qkv.rows + b.z.rows,
-                           .ba = scratch_->delta_ba,
+                           .ba = gates.b != nullptr ? nullptr : scratch_->delta_ba,
+                           .gates = gates,
                            .conv = b.conv,
                            .decay = b.decay,
                            .dt_bias = b.dt_bias,
@@ -346,23 +367,33 @@ void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cud
   residual(b.down, b.post_norm, scratch_->gated, order, step, index, stream, b.out_scale);
 }
 
+bool CudaBlocks::brief(const DenseBranch& dense, const StepShape& step) {
+  constexpr double kMostBytes = 8 << 20;
+  double bytes = 0;
+  for (const Weight* w : {&dense.gate, &dense.up, &dense.down})
+    bytes += static_cast<double>(w->rows) * static_cast<double>(stored_row_bytes(w->format, w->cols));
+  return step.num_tokens <= kMaxLinearTokens && bytes <= kMostBytes;
+}
+
 void CudaBlocks::run(const MoeBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
   const NextNorm next = next_norm(index, step);
   const int stride =
       step.num_tokens <= kMaxLinearTokens ? kMaxLinearTokens : step.num_tokens;  // as projections read them
   const StepRows rows = rows_of(step);
-  if (b.dense.present()) {
+  const bool dense = b.dense.present(), beside = dense && !brief(b.dense, step);
+  if (beside) {
     fork(stream);
     run_dense(b, step, side_);
   }
   experts_.route(b, rows, prepared_, stream);
+  if (dense && !beside) run_dense(b, step, stream);
   experts_.multiply(b, rows, stream);
-  if (b.dense.present()) join(stream);
+  if (beside) join(stream);
   num_squares_ = experts_.finish(b, rows, next, stride, stream);
   prepared_ = next.next != nullptr, prepared_order_ = XOrder::kBf16;
 }
 
-// In its own memory, beside routing and experts: scratch_->normed is read where the residual before prepared it.
+// In its own memory, as it may run beside routing and experts: scratch_->normed is read where the residual before prepared it.
 void CudaBlocks::run_dense(const MoeBlock& b, const StepShape& step, cudaStream_t stream) {
   const DenseBranch& dense = b.dense;
   const bool own_norm = dense.norm.weight != nullptr;

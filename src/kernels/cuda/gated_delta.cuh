@@ -15,13 +15,16 @@ __device__ __forceinline__ int channels_of(const DeltaParams& p) {
 __device__ __forceinline__ float silu(float v) { return v / (1.0f + __expf(-v)); }
 __device__ __forceinline__ float softplus(float v) { return v > 20.0f ? v : log1pf(__expf(v)); }
 
-// g of a token and v-head.
-__device__ __forceinline__ float delta_decay(const DeltaParams& p, int token, int v_head) {
-  const float a = __ldcg(p.ba + (int64_t{2} * token + 1) * p.v_heads + v_head) + p.dt_bias[v_head];
-  return p.decay[v_head] * softplus(a);
+// g of a v-head, and beta.
+__device__ __forceinline__ float delta_decay(const DeltaParams& p, float a, int v_head) {
+  return p.decay[v_head] * softplus(a + p.dt_bias[v_head]);
 }
-__device__ __forceinline__ float delta_beta(const DeltaParams& p, int token, int v_head) {
-  return 1.0f / (1.0f + __expf(-__ldcg(p.ba + int64_t{2} * token * p.v_heads + v_head)));
+__device__ __forceinline__ float delta_beta(float b) { return 1.0f / (1.0f + __expf(-b)); }
+__device__ __forceinline__ float projected_a(const DeltaParams& p, int token, int v_head) {
+  return __ldcg(p.ba + (int64_t{2} * token + 1) * p.v_heads + v_head);
+}
+__device__ __forceinline__ float projected_b(const DeltaParams& p, int token, int v_head) {
+  return __ldcg(p.ba + int64_t{2} * token * p.v_heads + v_head);
 }
 
 // state_source and state_target (batch.h).

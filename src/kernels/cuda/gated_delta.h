@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "batch/batch.h"
@@ -32,6 +33,21 @@ struct DeltaScratch {
   float* decay;  // [tokens][v_heads] G: sum of g from the chunk's first token on
 };
 
+// b and a of decode rows where the recurrent kernel is to make them itself: rows of a few kilobytes, for which a launch
+// of their own takes longer than all of them.
+struct DeltaGates {
+  const __nv_bfloat16* b = nullptr;  // [v_heads][hidden]; null: `ba` has them
+  const __nv_bfloat16* a = nullptr;  // [v_heads][hidden]
+  const __nv_bfloat16* x = nullptr;  // [tokens][hidden], in front of its norm's factor
+  int hidden = 0;                    // delta_gates_served
+  const float* squares = nullptr;    // as LinearParams
+  int num_squares = 0, squares_stride = 0;
+  float eps = 0;
+};
+// Of more rows a launch of their own takes less: every v-head's CTAs read x, 1.5 us a row on an H200.
+inline constexpr int kMostGateRows = 2;
+constexpr bool delta_gates_served(int64_t hidden, int dim) { return hidden % (8 * std::max(dim / 32, 1)) == 0; }
+
 struct DeltaParams {
   StepRows rows;
   StatePoolView states;
@@ -39,7 +55,8 @@ struct DeltaParams {
       dim = 0;                // dim: k_dim and v_dim; (2 k_heads + v_heads) dim channels
   const float* in = nullptr;  // [tokens][in_stride]: q | k | v | z as projected
   int64_t in_stride = 0;
-  const float* ba = nullptr;       // [tokens][2 * v_heads]: b, then a
+  const float* ba = nullptr;       // [tokens][2 * v_heads]: b, then a; null: `gates`, with decode rows alone
+  DeltaGates gates{};
   const float* conv = nullptr;     // [channels][kDeltaInputs]
   const float* decay = nullptr;    // [v_heads]
   const float* dt_bias = nullptr;  // [v_heads]

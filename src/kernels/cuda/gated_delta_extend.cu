@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(kThreads) chunk_kernel(const __grid_constant__
   ptx::copy_commit();
   if (thread < kDeltaChunk) {
     const bool real = thread < chunk.count;
-    float g = real ? delta_decay(p, chunk.token + thread, v_head) : 0.0f;
-    betas[thread] = real ? delta_beta(p, chunk.token + thread, v_head) : 0.0f;
+    float g = real ? delta_decay(p, projected_a(p, chunk.token + thread, v_head), v_head) : 0.0f;
+    betas[thread] = real ? delta_beta(projected_b(p, chunk.token + thread, v_head)) : 0.0f;
 #pragma unroll
     for (int o = 1; o < 32; o *= 2) {
       const float before = __shfl_up_sync(~0u, g, o);
