@@ -34,7 +34,12 @@ class Reader {
     TuningTable table;
     table.source = path_;
     for (const auto& [key, value] : root_.items()) {
-      if (key != "gpu" && key != "decode" && key != "mixed") wrong(key, "unknown key");
+      if (key == "measured_on") {
+        if (!value.is_string()) wrong(key, "not a string");
+        if (value.is_string()) table.source += ", measured on " + value.get<std::string>();
+      } else if (key != "gpu" && key != "decode" && key != "mixed") {
+        wrong(key, "unknown key");
+      }
     }
     read_kernel("decode", kDecode, table.decode);
     read_kernel("mixed", kMixed, table.mixed);

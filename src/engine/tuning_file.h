@@ -1,4 +1,5 @@
-// Tuning tables as files: configs/tuning/GPU.json, by the GPU's name.
+// Tuning tables as files: configs/tuning/GPU.json, by the GPU's name. "measured_on" names another GPU where a table was
+// not made on its own; the table's source says so.
 #pragma once
 
 #include <string>

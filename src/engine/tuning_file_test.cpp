@@ -51,6 +51,14 @@ TEST_F(TuningFile, an_unknown_gpu_has_the_defaults) {
   EXPECT_NE(table->source.find("no-such-gpu.json"), std::string::npos);
 }
 
+TEST_F(TuningFile, a_table_of_another_gpu_says_so) {
+  std::ofstream(path_) << R"({"gpu":"A","measured_on":"B","decode":[]})";
+  const auto table = read_tuning_file(path_);
+  ASSERT_TRUE(table.has_value());
+  EXPECT_EQ(table->source, path_ + ", measured on B");
+  EXPECT_EQ(error_of(R"({"measured_on":1})"), "measured_on: not a string");
+}
+
 TEST_F(TuningFile, errors_name_the_file_the_key_and_the_reason) {
   const std::string shape = R"("head_dim":64,"group":8,"window":false)";
   const auto decode = [&](const std::string& entry) { return error_of("{\"decode\":[{" + entry + "}]}"); };
