@@ -2,6 +2,7 @@
 # Run on a machine with an NVIDIA GPU, from `make gpu-bundle`'s folder: checks every kernel, then the engine on the models.
 #   ./check.sh                  kernels, the engine's answers on the tiny models beside, the contracts, the idle table
 #   ./check.sh bench            the tables of bench/BASELINES.md: kernels, the idle table, Llama-3-8B's shape end to end
+#   ./check.sh soak             64 requests of the large models' shapes, some decoding and some arriving: the contracts again
 #   ./check.sh MODEL [FLAGS]    the engine's answers and speed on MODEL, a .gguf file or a directory; FLAGS as of tailrace_ids
 set -uo pipefail
 cd "$(dirname "$0")"
@@ -56,6 +57,11 @@ if [ "${1:-}" = bench ]; then
     run ./tailrace_ids --model $model --dummy --device cuda --prompts 1 --prompt-len 128 --output-len 384 --stats
     run ./tailrace_ids --model $model --dummy --device cuda --prompts 64 --prompt-len 128 --output-len 128 --stats
     run ./tailrace_ids --model $model --dummy --device cuda --prompts 8 --prompt-len 4000 --output-len 16 --stats
+  done
+elif [ "${1:-}" = soak ]; then
+  for model in configs/gpt-oss-20b configs/qwen3.6-35b-a3b; do
+    run ./tailrace_ids --model $model --dummy --device cuda --context-length 16384 --prompts 64 --prompt-len 1000 \
+      --contracts --contract-steps 3000
   done
 elif [ $# -gt 0 ]; then
   run ./tailrace_ids --model "$@" --device cuda --prompts 8 --prompt-len 300 --output-len 48 --compare
