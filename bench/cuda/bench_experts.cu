@@ -47,6 +47,18 @@ float e4m3_value(unsigned bits) {
   return bits & 128 ? -value : value;
 }
 
+// Calls work(i) of 0 to count - 1 on all cores.
+void for_each(int count, const std::function<void(int)>& work) {
+  std::atomic<int> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back([&] {
+      for (int at; (at = next.fetch_add(1)) < count;) work(at);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // A matrix of every expert, packed, and its stored values.
 struct TestExperts {
   std::vector<float> dense;  // [experts][rows][cols]
@@ -71,7 +83,10 @@ struct TestExperts {
       const int row = int(i / per_row % rows);  // a block of 128 rows has its first row's
       scale.host[i] = scale.host[i - size_t(row % 128) * per_row];
     }
-    for (int e = 0; e < experts; ++e) {
+    std::vector<uint32_t> seeds(experts);
+    for (uint32_t& seed : seeds) seed = uint32_t(random());
+    for_each(experts, [&](int e) {
+      std::mt19937 random(seeds[e]);
       std::vector<std::byte> stored(row_bytes * rows);
       float* w = dense.data() + size_t(e) * rows * cols;
       for (int r = 0; r < rows; ++r)
@@ -82,7 +97,7 @@ struct TestExperts {
       const TensorView view{
           .name = "expert", .format = format, .shape = {rows, cols}, .data = stored.data(), .bytes = stored.size()};
       if (!pack_expert(view, reinterpret_cast<std::byte*>(packed.host.data()) + e * stride).ok()) std::exit(1);
-    }
+    });
     packed.upload(), bias.upload(), scale.upload();
     weights = {.first = {.format = format, .rows = rows, .cols = cols, .data = packed.device, .bias = bias.device,
                          .scale = scaled ? scale.device : nullptr, .scale_cols = !scaled ? 0 : per_row > 1 ? 128 : cols},
@@ -320,18 +335,6 @@ bool routing_is_right(Problem& p, double* worst) {
   return ok && covered == entries;
 }
 
-// Calls work(i) of 0 to count - 1 on all cores.
-void for_each(int count, const std::function<void(int)>& work) {
-  std::atomic<int> next{0};
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
-    threads.emplace_back([&] {
-      for (int at; (at = next.fetch_add(1)) < count;) work(at);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 double dot(const TestExperts& w, int64_t row, const float* x, int cols) {
   const float* r = w.dense.data() + row * cols;
   double sum = 0;
@@ -418,10 +421,34 @@ double sums_error(Problem& p, const std::vector<float>& before) {
   return worst > 0 || std::isnan(relative) ? 100 + worst : relative;
 }
 
+unsigned distinct_experts(const Problem& p) {
+  std::vector<bool> chosen(p.c.experts);
+  for (const int id : p.m.ids.host) {
+    if (id >= 0) chosen[id] = true;
+  }
+  return unsigned(std::count(chosen.begin(), chosen.end(), true));
+}
+
+// Whether the device has counted so many launches and experts for the rows that were not idle, and nothing else; steps
+// that extend are not counted.
+bool counted(Problem& p, unsigned long long launches, unsigned long long distinct) {
+  p.m.counters.download();
+  const auto live = size_t(std::count(p.idle.begin(), p.idle.end(), false));
+  const bool counts = p.rows.num_tokens == p.rows.num_decode_rows && live > 0;
+  bool ok = true;
+  for (size_t rows = 0; rows < p.m.counters.count; ++rows) {
+    const ExpertCounter& got = p.m.counters.host[rows];
+    const bool these = counts && rows == live;
+    ok &= got.mixtures == (these ? launches : 0) && got.distinct == (these ? distinct : 0);
+  }
+  return ok;
+}
+
 int run_case(const Case& c, std::mt19937& random) {
   Problem p(c, random);
   CudaExperts experts;
-  experts.prepare(p.m.scratch, kSms);
+  experts.prepare(p.m.scratch, kSms, p.m.counters.device);
+  unsigned long long distinct = 0;
   const NextNorm next{p.m.next_norm.device, p.m.next.device, p.m.squares.device};
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -443,6 +470,7 @@ int run_case(const Case& c, std::mt19937& random) {
     GPU_CHECK(cudaStreamSynchronize(stream));
     right &= routing_is_right(p, &routing);
     if (!right) break;
+    distinct += 2 * distinct_experts(p);
     sums = std::max(sums, sums_error(p, before));
     const std::vector<float> first = p.m.x.host;
     p.m.x.host = before;
@@ -456,6 +484,7 @@ int run_case(const Case& c, std::mt19937& random) {
   GPU_CHECK(cudaGraphExecDestroy(exec));
   GPU_CHECK(cudaGraphDestroy(graph));
   GPU_CHECK(cudaStreamDestroy(stream));
+  right &= counted(p, 4, distinct);
   const bool ok = right && repeats && routing < 1e-4 && sums < 5e-3;
   std::printf("%scheck experts %-7s %-5s %4d x %4d, %d of %2d, %3d tokens, %-11s: routing %.1e, sums %.1e%s%s\n",
               ok ? "" : "FAIL ", kind_name(c.kind), form_name(c.form), c.hidden, c.width, c.top_k, c.experts, c.tokens,

@@ -27,6 +27,7 @@ struct Memory {
   Buffer<__nv_bfloat16> normed, gated, next;
   Buffer<int32_t> ids, entry, token, counts, arrived;
   Buffer<ExpertTile> tiles;
+  Buffer<ExpertCounter> counters;
   Buffer<BatchRow> rows;
   ExpertScratch scratch;
 
@@ -50,8 +51,9 @@ struct Memory {
         counts(kRoutingCounts),
         arrived(tokens),
         tiles(most_expert_tiles(experts, ids.count, 8)),
+        counters(kMostCountedRows + 1),
         rows(tokens) {
-    counts.zero(), arrived.zero();
+    counts.zero(), arrived.zero(), counters.zero();
     scratch = {.x = x.device,
                .normed = normed.device,
                .routing = {.logits = logits.device,

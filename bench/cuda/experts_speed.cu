@@ -99,7 +99,8 @@ struct Steps {
     for (int t = 0; t < tokens; ++t) {
       m.rows.host[t] = {.slot = t, .q_start = t, .q_len = 1, .kv_len = 5, .samples = 1};
     }
-    m.x.upload(), m.norm.upload(), m.rows.upload();
+    for (size_t i = 0; i < m.normed.count; ++i) m.normed.host[i] = __float2bfloat16(m.x.host[i]);
+    m.x.upload(), m.norm.upload(), m.rows.upload(), m.normed.upload();
     experts.prepare(m.scratch, kSms);
   }
   NextNorm next() const { return {m.norm.device, m.next.device, m.squares.device}; }

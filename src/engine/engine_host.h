@@ -68,6 +68,7 @@ class EngineHost {
   const Device& device() const { return *device_; }
   const Model& model() const { return model_; }
   double read_gbs() { return device_->read_gbs(); }  // see Device; not while requests run
+  ExpertCounts expert_counts(int32_t rows) const { return backend_->expert_counts(rows); }  // likewise
   const CostModel& cost() const { return cost_; }
   ModelRunner& runner() { return *runner_; }  // tests; not while the engine runs
   // Of the engine, from start() to join().

@@ -31,6 +31,7 @@ struct BackendOptions {
   bool fold_decode = false; // --mixed fold: decode rows of mixed steps run through the extend attention kernel
   int max_graph_rows = 0;   // CUDA: decode steps of up to this many rows run as captured graphs (--cuda-graph-max-bs)
   TuningTable tuning;       // CUDA: of the GPU
+  bool count_experts = false;  // CUDA: see Backend::expert_counts
 };
 
 // What stays the same from launch to launch.
@@ -53,6 +54,11 @@ struct StepLaunch {
 // The first and the last moment of a step on the device.
 struct StepEvents {
   std::shared_ptr<Event> begun, done;
+};
+
+// Distinct experts that decode steps read, summed over their mixtures (one a layer and step).
+struct ExpertCounts {
+  uint64_t mixtures = 0, distinct = 0;
 };
 
 class Backend {
@@ -92,6 +98,9 @@ class Backend {
   // state.token_log[slot][kv_len]. Neither blocks nor allocates.
   virtual StepEvents run_step(Stream& stream, const StepLaunch& step) = 0;
 
+  // Of all steps so far that decoded `rows` rows and nothing else, as the device routed them; zeros without
+  // BackendOptions::count_experts, and where a backend does not count. While nothing runs.
+  virtual ExpertCounts expert_counts(int32_t rows) const { return {}; }
   // Logits of the last step's sampling rows in row order [num_rows, vocab] fp32, once it is done (tests, evaluation).
   virtual const float* last_logits() const = 0;
 };

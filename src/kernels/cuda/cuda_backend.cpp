@@ -103,6 +103,7 @@ class CudaBackend : public Backend {
   Status bind(const StepBinding& binding, Stream& stream) override;
   std::vector<std::string> decisions() const override;
   StepEvents run_step(Stream& stream, const StepLaunch& step) override;
+  ExpertCounts expert_counts(int32_t rows) const override;
   const float* last_logits() const override;
 
  private:
@@ -123,6 +124,7 @@ class CudaBackend : public Backend {
   CudaBlocks blocks_;
   StepBinding binding_{};
   StepStamp* stamps_ = nullptr;
+  ExpertCounter* counters_ = nullptr;
   BeginParams begin_{};
   std::vector<Graph> graphs_;  // by rows, ascending
   uint64_t launches_ = 0;
@@ -135,7 +137,20 @@ Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, v
   if (!shape) return shape.error();
   shape_ = *shape;
   scratch_.emplace(scratch, shape_);
-  return blocks_.prepare(blocks, shape_, *scratch_);
+  if (options_.count_experts) {
+    counters_ = static_cast<ExpertCounter*>(device_.alloc_device((kMostCountedRows + 1) * sizeof(ExpertCounter), FirstTouch::kAtBoot));
+    if (counters_ == nullptr) return {StatusCode::kResourceExhausted, "no device memory to count experts in"};
+  }
+  return blocks_.prepare(blocks, shape_, *scratch_, counters_);
+}
+
+ExpertCounts CudaBackend::expert_counts(int32_t rows) const {
+  if (counters_ == nullptr || rows < 1 || rows > kMostCountedRows) return {};
+  device_.make_current();
+  ExpertCounter counter{};
+  CUDA_CHECK(cudaDeviceSynchronize());
+  CUDA_CHECK(cudaMemcpy(&counter, counters_ + rows, sizeof counter, cudaMemcpyDeviceToHost));
+  return {counter.mixtures, counter.distinct};
 }
 
 Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {

@@ -16,13 +16,14 @@ CudaBlocks::~CudaBlocks() {
   if (side_ != nullptr) cudaStreamDestroy(side_);
 }
 
-Status CudaBlocks::prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch) {
+Status CudaBlocks::prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch,
+                           ExpertCounter* counters) {
   blocks_ = &blocks, shape_ = &shape, scratch_ = &scratch;
   for (int g = 0; g < shape.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape.groups[g].head_dim));
   CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   if (shape.widths.delta_heads > 0) CUDA_CHECK(prepare_delta());
-  if (shape.widths.experts > 0) experts_.prepare(scratch.experts, num_sms_);
+  if (shape.widths.experts > 0) experts_.prepare(scratch.experts, num_sms_, counters);
   return products_.prepare(blocks, shape, scratch);
 }
 

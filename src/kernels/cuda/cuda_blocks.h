@@ -30,8 +30,8 @@ class CudaBlocks {
   ~CudaBlocks();
   CudaBlocks(const CudaBlocks&) = delete;
 
-  // All three outlive the object. Boot only.
-  Status prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch);
+  // All outlive the object. counters: of CudaExperts, or null. Boot only.
+  Status prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch, ExpertCounter* counters);
   void bind(const StepBinding& binding) { binding_ = binding; }
   // Whether a step of so many tokens runs a library's kernel that none of fewer tokens ran.
   bool brings_new_algorithm(int tokens) const { return products_.brings_new_algorithm(tokens); }

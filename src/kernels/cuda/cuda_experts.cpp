@@ -5,8 +5,8 @@
 
 namespace tailrace::cuda {
 
-void CudaExperts::prepare(const ExpertScratch& scratch, int num_sms) {
-  scratch_ = &scratch;
+void CudaExperts::prepare(const ExpertScratch& scratch, int num_sms, ExpertCounter* counters) {
+  scratch_ = &scratch, counters_ = counters;
   CUDA_CHECK(prepare_experts_few(num_sms));
   if (has_hopper_code()) CUDA_CHECK(prepare_experts_many());
 }
@@ -51,6 +51,7 @@ void CudaExperts::route(const MoeBlock& b, const StepRows& rows, bool normed, cu
                           .dense_gate = b.dense.share.data,
                           .experts = layout.experts,
                           .top_k = b.top_k,
+                          .counters = rows.num_tokens == rows.num_decode_rows ? counters_ : nullptr,
                           .tile_tokens = layout.tile,
                           .gathers = layout.many,
                           .normed = normed ? nullptr : s.normed,

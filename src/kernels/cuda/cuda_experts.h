@@ -14,8 +14,8 @@ inline constexpr int kMostFewExpertTokens = 64;
 
 class CudaExperts {
  public:
-  // Loads kernels; `scratch` outlives the object. Boot only.
-  void prepare(const ExpertScratch& scratch, int num_sms);
+  // Loads kernels; `scratch` outlives the object. counters: device memory, see RouteParams, or null. Boot only.
+  void prepare(const ExpertScratch& scratch, int num_sms, ExpertCounter* counters = nullptr);
   // Chooses the experts of each token. normed: scratch.normed holds bf16(x * norm) already.
   void route(const MoeBlock& block, const StepRows& rows, bool normed, cudaStream_t stream);
   // The chosen experts' products, as route left them.
@@ -29,6 +29,7 @@ class CudaExperts {
                cudaStream_t stream);
 
   const ExpertScratch* scratch_ = nullptr;
+  ExpertCounter* counters_ = nullptr;
 };
 
 }  // namespace tailrace::cuda

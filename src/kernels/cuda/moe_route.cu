@@ -118,10 +118,11 @@ __device__ void lay_out(const RouteParams& p) {
   __shared__ int first[kMostExperts];
   int32_t* counts = p.out.counts;
   if (threadIdx.x < 32) {  // running sums of entries and of tiles, 32 experts at a time
-    int entries_before = 0, tiles_before = 0;
+    int entries_before = 0, tiles_before = 0, distinct = 0;
     for (int base = 0; base < p.experts; base += 32) {
       const int e = base + static_cast<int>(threadIdx.x), mine = e < p.experts ? __ldcg(counts + kCountOf + e) : 0;
       const int my_tiles = (mine + p.tile_tokens - 1) / p.tile_tokens;
+      distinct += __popc(__ballot_sync(~0u, mine > 0));
       int upto = mine, tiles_upto = my_tiles;
 #pragma unroll
       for (int o = 1; o < 32; o *= 2) {
@@ -136,7 +137,14 @@ __device__ void lay_out(const RouteParams& p) {
       }
       entries_before += __shfl_sync(~0u, upto, 31), tiles_before += __shfl_sync(~0u, tiles_upto, 31);
     }
-    if (threadIdx.x == 0) counts[kCountTiles] = tiles_before;
+    if (threadIdx.x == 0) {
+      counts[kCountTiles] = tiles_before;
+      const int rows = entries_before / p.top_k;
+      if (p.counters != nullptr && rows > 0 && rows <= kMostCountedRows) {
+        atomicAdd(&p.counters[rows].mixtures, 1ull);
+        atomicAdd(&p.counters[rows].distinct, static_cast<unsigned long long>(distinct));
+      }
+    }
   }
   if (p.gathers) return;
   __syncthreads();

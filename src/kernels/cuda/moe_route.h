@@ -44,6 +44,12 @@ constexpr int64_t most_expert_tiles(int64_t experts, int64_t entries, int tile_t
   return (experts < entries ? experts : entries) + entries / tile_tokens;
 }
 
+// What decode steps of as many rows have read; indexed by rows, up to kMostCountedRows.
+struct ExpertCounter {
+  unsigned long long mixtures, distinct;
+};
+inline constexpr int kMostCountedRows = 1024;
+
 struct RouteParams {
   StepRows rows;
   const float* x = nullptr;     // [tokens][hidden] residual
@@ -57,6 +63,7 @@ struct RouteParams {
   const float* expert_scale = nullptr;   // [experts] or null
   const void* dense_gate = nullptr;      // [hidden], stored as the router is, or null: dense_share is sigmoid of its logit
   int experts = 0, top_k = 0;            // at most kMostExperts, kMostTopK
+  ExpertCounter* counters = nullptr;     // [kMostCountedRows + 1] that the launch adds to, or null
   int tile_tokens = 0;
   bool gathers = false;             // gather_entries follows
   __nv_bfloat16* normed = nullptr;  // null, or gets bf16(x * expert_norm), without the norm's factor
