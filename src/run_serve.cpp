@@ -121,6 +121,9 @@ void print_start_up(const ServeConfig& config, const OutputFormat& output, const
               fell_back ? ("; no GPU: " + reason).c_str() : "");
   std::printf("model            %s\n", config.model.path.c_str());
   print_model_report(host.report());
+  if (const std::string loaded = format_load(host.report().load); !loaded.empty()) {
+    std::printf("loaded           %s\n", loaded.c_str());
+  }
   std::printf("answers          %s\n", describe(output).c_str());
   const CostModel& cost = host.cost();
   std::printf("\nmeasured cost    step %.0f us + %.0f us per decode row + %.1f us per prefill token\n", cost.base_us,

@@ -134,7 +134,8 @@ ModelReport make_report(const Described& d, const Backend& backend, MemoryPlan m
           .memory = std::move(memory),
           .bytes_by_format = d.loader->bytes_by_format(),
           .decisions = backend.decisions(),
-          .unused_tensors = d.unused};
+          .unused_tensors = d.unused,
+          .load = {}};
 }
 
 }  // namespace
@@ -182,6 +183,7 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   });
   if (!loaded.ok()) return fail(loaded);
   host->report_ = make_report(*described, *host->backend_, *plan);
+  host->report_.load = described->loader->load_report();
 
   auto runner = ModelRunner::create(*host->device_, *host->backend_, host->model_, *plan, setup.staging);
   if (!runner) return fail(runner.error());

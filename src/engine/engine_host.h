@@ -48,6 +48,7 @@ struct ModelReport {
   std::map<std::string, size_t> bytes_by_format;  // packed
   std::vector<std::string> decisions;             // the backend's, by block kind
   std::vector<std::string> unused_tensors;
+  LoadReport load;                                // of EngineHost::create
 };
 Expected<ModelReport> inspect_model(const EngineSetup& setup);
 

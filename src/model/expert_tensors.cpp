@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "weights/mxfp4.h"
 
 namespace tailrace {
@@ -107,20 +108,20 @@ void find_joint(TensorFinder& finder, const ModelConfig& config, const std::stri
 
 std::vector<TensorView> ExpertSource::stored(int64_t expert) const {
   std::vector<TensorView> out;
-  if (each.empty()) {
-    out.push_back(slice_of(values, experts, expert));
-    if (!scales.name.empty()) out.push_back(slice_of(scales, experts, expert));
-  } else {
-    const MatrixSource& matrix = each[expert];
-    out.push_back(matrix.values);
-    if (!matrix.in_place()) out.push_back(matrix.block_scales);
-  }
+  if (!each.empty()) return each[expert].stored();
+  out.push_back(slice_of(values, experts, expert));
+  if (!scales.name.empty()) out.push_back(slice_of(scales, experts, expert));
+  if (!in_place()) return out;
+  TensorView& slice = out[0];
+  const size_t row_bytes = slice.bytes / static_cast<size_t>(stored_rows);
+  slice.bytes = row_bytes * static_cast<size_t>(rows);
+  if (slice.data != nullptr) slice.data += row_bytes * static_cast<size_t>(first_row);
   return out;
 }
 
 bool ExpertSource::in_place() const {
   if (!each.empty()) return each[0].in_place();
-  return row_step == 1 && stored_rows == rows && !transposed && scales.name.empty();
+  return row_step == 1 && !transposed && scales.name.empty();
 }
 
 Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer,
@@ -164,31 +165,29 @@ ExpertSource dummy_experts(const ModelConfig& config, int32_t layer, ExpertPart 
   return out;
 }
 
-void copy_expert(const ExpertSource& source, int64_t expert, std::byte* out) {
-  if (!source.each.empty()) return copy_matrix(source.each[expert], out);
-  const std::byte* values = slice_of(source.values, source.experts, expert).data;
-  const std::byte* scales = slice_of(source.scales, source.experts, expert).data;
+void copy_expert(const ExpertSource& source, const std::vector<TensorView>& stored, std::byte* out) {
+  CHECK(!source.in_place());
+  if (!source.each.empty()) return copy_matrix(source.each[0], stored, out);
+  const std::byte* values = stored[0].data;
   const size_t out_bytes = stored_row_bytes(source.format, source.cols);
   const size_t element = static_cast<size_t>(format_traits(source.format).block_bytes);
   const int64_t blocks = source.cols / 32;
   for (int64_t r = 0; r < source.rows; ++r, out += out_bytes) {
     const int64_t row = source.first_row + r * source.row_step;
     if (!source.scales.name.empty()) {
-      join_mxfp4_row(values + row * blocks * 16, scales + row * blocks, source.cols, out);
-    } else if (source.transposed) {
-      for (int64_t k = 0; k < source.cols; ++k) {
-        std::memcpy(out + k * element, values + (k * source.stored_rows + row) * element, element);
-      }
-    } else {
-      std::memcpy(out, values + row * out_bytes, out_bytes);
+      join_mxfp4_row(values + row * blocks * 16, stored[1].data + row * blocks, source.cols, out);
+      continue;
+    }
+    for (int64_t k = 0; k < source.cols; ++k) {
+      std::memcpy(out + k * element, values + (k * source.stored_rows + row) * element, element);
     }
   }
 }
 
 Status check_expert(const ExpertSource& source, int64_t expert, const std::byte* rows) {
-  if (!source.each.empty()) return check_numbers(source.each[expert], rows);
-  if (source.format != Format::kMXFP4) return Status();
   const size_t bytes = stored_row_bytes(source.format, source.cols) * static_cast<size_t>(source.rows);
+  if (!source.each.empty()) return check_numbers(source.each[expert], rows, bytes);
+  if (source.format != Format::kMXFP4) return Status();
   return check_mxfp4(source.scales.name.empty() ? source.values : source.scales, rows, bytes);
 }
 

@@ -30,9 +30,9 @@ struct ExpertSource {
   int64_t stored_rows = 0;                  // of one expert in its tensor
   bool transposed = false;
 
-  // The tensors that one expert's rows are read from, cut to that expert.
+  // The tensors that one expert's rows are read from, cut to that expert, and to its part where that is in one piece.
   std::vector<TensorView> stored(int64_t expert) const;
-  // Whether the rows lie in the file as copy_expert would write them.
+  // Whether the first of them is the rows as copy_expert would write them.
   bool in_place() const;
   bool scaled() const { return !each.empty() && each[0].scaled(); }
 };
@@ -44,8 +44,9 @@ Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelCon
 // What find_experts would describe for random weights in the planned format. No data.
 ExpertSource dummy_experts(const ModelConfig& config, int32_t layer, ExpertPart part);
 
-// Rows of expert `expert` in source.format: rows * stored_row_bytes(format, cols) bytes.
-void copy_expert(const ExpertSource& source, int64_t expert, std::byte* out);
+// Rows of an expert in source.format, rows * stored_row_bytes(format, cols) bytes, from the data of `stored`: its
+// source.stored(), or what was read.
+void copy_expert(const ExpertSource& source, const std::vector<TensorView>& stored, std::byte* out);
 
 // kDataLoss if a value or a scale in those rows is not finite, where the format has such.
 Status check_expert(const ExpertSource& source, int64_t expert, const std::byte* rows);

@@ -115,7 +115,7 @@ TEST_F(ExpertTensors, mxfp4_rows_of_gate_and_up_take_turns) {
     EXPECT_FALSE(source->in_place());
     for (int expert = 0; expert < kExperts; ++expert) {
       std::byte rows[kRows * 17];
-      copy_expert(*source, expert, rows);
+      copy_expert(*source, source->stored(expert), rows);
       for (int row = 0; row < kRows; ++row) {
         const int stored = expert * 2 * kRows + 2 * row + (part == ExpertPart::kUp);
         EXPECT_EQ(static_cast<int>(rows[row * 17]), 100 + stored);
@@ -141,7 +141,7 @@ TEST_F(ExpertTensors, bf16_is_turned) {
   const auto source = find_experts(*checkpoint, tiny_config(false), 0, ExpertPart::kUp);
   ASSERT_TRUE(source.has_value()) << source.error().message();
   std::vector<std::byte> rows(kWidth * kHidden * 2);
-  copy_expert(*source, 1, rows.data());
+  copy_expert(*source, source->stored(1), rows.data());
   std::vector<float> values(kWidth * kHidden);
   ASSERT_TRUE(dequantize_row(Format::kBF16, rows.data(), kWidth * kHidden, values.data()).ok());
   for (int row = 0; row < kWidth; ++row) {
@@ -168,7 +168,7 @@ TEST_P(ExpertsInNvfp4, each_has_its_own_tensors_and_scale) {
   EXPECT_TRUE(source->scaled() && !source->in_place());
   for (int e = 0; e < kExperts; ++e) {
     std::vector<std::byte> rows(kRows * 18);
-    copy_expert(*source, e, rows.data());
+    copy_expert(*source, source->stored(e), rows.data());
     EXPECT_TRUE(check_expert(*source, e, rows.data()).ok());
     float stored, values[kHidden];
     std::memcpy(&stored, source->each[e].scales.data, 4);
@@ -223,11 +223,11 @@ TEST_F(ExpertTensors, halves_of_one_tensor_are_gate_and_up) {
   config.expert_halves = true;
   const auto source = find_experts(*checkpoint, config, 0, ExpertPart::kUp);
   ASSERT_TRUE(source.has_value()) << source.error().message();
-  EXPECT_FALSE(source->in_place());
-  std::vector<std::byte> rows(kWidth * kHidden * 2);
-  copy_expert(*source, 1, rows.data());
+  ASSERT_TRUE(source->in_place());
+  const TensorView rows = source->stored(1)[0];
+  ASSERT_EQ(rows.bytes, size_t{kWidth * kHidden * 2});
   std::vector<float> values(kWidth * kHidden);
-  ASSERT_TRUE(dequantize_row(Format::kBF16, rows.data(), kWidth * kHidden, values.data()).ok());
+  ASSERT_TRUE(dequantize_row(Format::kBF16, rows.data, kWidth * kHidden, values.data()).ok());
   for (int i = 0; i < kWidth * kHidden; ++i) EXPECT_EQ(values[i], 3 * kWidth * kHidden + i);
 }
 

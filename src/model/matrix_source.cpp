@@ -90,18 +90,21 @@ MatrixSource dummy_matrix(const Quantization& quantization, const std::string& n
   return out;
 }
 
-void copy_matrix(const MatrixSource& source, std::byte* out) {
+std::vector<TensorView> MatrixSource::stored() const {
+  if (in_place()) return {values};
+  return {values, block_scales};
+}
+
+void copy_matrix(const MatrixSource& source, const std::vector<TensorView>& stored, std::byte* out) {
   CHECK(source.format == Format::kNVFP4);
   const size_t row_bytes = stored_row_bytes(source.format, source.cols);
   for (int64_t row = 0; row < source.rows; ++row, out += row_bytes) {
-    join_nvfp4_row(source.values.data + row * source.cols / 2, source.block_scales.data + row * source.cols / 16,
-                   source.cols, out);
+    join_nvfp4_row(stored[0].data + row * source.cols / 2, stored[1].data + row * source.cols / 16, source.cols, out);
   }
 }
 
 // 8-bit floats have no infinity; a NaN is a broken file, and would spread to every token.
-Status check_numbers(const MatrixSource& source, const std::byte* rows) {
-  const size_t bytes = source.packed_rows_bytes();
+Status check_numbers(const MatrixSource& source, const std::byte* rows, size_t bytes, int64_t first) {
   if (source.format == Format::kNVFP4) return check_nvfp4(source.block_scales, rows, bytes);
   if (source.format != Format::kF8E4M3) return Status();
   constexpr size_t kChunk = 4096;
@@ -110,7 +113,9 @@ Status check_numbers(const MatrixSource& source, const std::byte* rows) {
     const size_t end = std::min(bytes, begin + kChunk);
     bool any = false;
     for (size_t i = begin; i < end; ++i) any |= is_nan(rows[i]);
-    if (any) return not_finite(source.values, std::find_if(rows + begin, rows + end, is_nan) - rows);
+    if (!any) continue;
+    const auto at = static_cast<size_t>(std::find_if(rows + begin, rows + end, is_nan) - rows);
+    return not_finite(source.values, static_cast<size_t>(first * source.cols) + at);
   }
   return Status();
 }

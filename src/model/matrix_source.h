@@ -26,7 +26,9 @@ struct MatrixSource {
   int64_t rows = 0, cols = 0;
 
   bool scaled() const { return !scales.name.empty(); }
-  // Whether the rows lie in the file as copy_matrix would write them.
+  // The tensors that its rows are read from.
+  std::vector<TensorView> stored() const;
+  // Whether the first of them is the rows as copy_matrix would write them.
   bool in_place() const { return block_scales.name.empty(); }
   size_t packed_rows_bytes() const { return stored_row_bytes(format, cols) * static_cast<size_t>(rows); }
 };
@@ -39,11 +41,12 @@ MatrixSource find_matrix(TensorFinder& finder, const Quantization& quantization,
 // What find_matrix would describe for random weights in the planned format. No data; scales are one for the matrix.
 MatrixSource dummy_matrix(const Quantization& quantization, const std::string& name, int64_t rows, int64_t cols);
 
-// The rows in source.format, packed_rows_bytes() of them.
-void copy_matrix(const MatrixSource& source, std::byte* out);
+// The rows in source.format, packed_rows_bytes() of them, from the data of `stored`: source.stored(), or what was read.
+void copy_matrix(const MatrixSource& source, const std::vector<TensorView>& stored, std::byte* out);
 
-// kDataLoss if a stored value or a scale of a block is a NaN. `rows`: what copy_matrix gives, or the values in place.
-Status check_numbers(const MatrixSource& source, const std::byte* rows);
+// kDataLoss if a stored value or a scale of a block is a NaN. `rows`: `bytes` of the rows in source.format from row
+// `first` on.
+Status check_numbers(const MatrixSource& source, const std::byte* rows, size_t bytes, int64_t first = 0);
 
 // The scales as kernels take them, [rows, scales_per_row], from the stored ones.
 std::vector<float> scales_of(const MatrixSource& source, std::vector<float> stored);

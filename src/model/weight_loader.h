@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "kernels/backend.h"
 #include "model/expert_tensors.h"
+#include "model/load_report.h"
 #include "model/matrix_source.h"
 #include "model/model_config.h"
 #include "weights/checkpoint.h"
@@ -47,8 +48,10 @@ class WeightLoader {
   // Bytes by stored format, for the start-up report: {"Q4_1", 66 MB}, ...
   const std::map<std::string, size_t>& bytes_by_format() const { return bytes_by_format_; }
 
-  // Packs everything on `threads` threads. progress(done, total) in bytes, from one thread.
+  // Reads and packs everything on `threads` threads, each a tensor, an expert or a piece of a large matrix at a time:
+  // host memory is bounded by their number, not by the checkpoint. progress(done, total) in bytes, from one thread.
   Status load(int threads, const std::function<void(size_t, size_t)>& progress);
+  const LoadReport& load_report() const { return report_; }
 
  private:
   // Which rows of a stored matrix are packed: runs of `run` rows, `step` apart, from `first` on; run 0: all.
@@ -68,6 +71,12 @@ class WeightLoader {
     std::shared_ptr<const ExpertSource> source;  // `packed` is of its expert `expert`, or `values` are its biases
     int64_t expert = 0;
     RowRuns rows;                // of `matrix`
+    int64_t first_row = 0;       // of `matrix`, where `tensor` is a piece of it
+  };
+
+  // A thread's memory, kept from job to job.
+  struct Scratch {
+    std::vector<std::byte> stored[2], rows, picked;
   };
 
   const TensorView* find(const std::string& name);
@@ -77,11 +86,15 @@ class WeightLoader {
   Weight claim_matrix(const std::shared_ptr<const MatrixSource>& source, MatrixRole role, int64_t rows,
                       const RowRuns& runs);
   void add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory, const RowRuns& runs);
-  Status run(const Job& job) const;
+  void add_pieces(const TensorView& whole, std::byte* packed, const std::shared_ptr<const MatrixSource>& source,
+                  const RowRuns& runs);
+  void order_jobs();
+  Status run(const Job& job, Scratch& scratch) const;
   Status run_dummy(const Job& job) const;
-  Status run_matrix(const Job& job) const;
-  Status run_scales(const Job& job) const;
-  Status read_floats(const TensorView& tensor, std::vector<float>* out) const;
+  Status run_matrix(const Job& job, Scratch& scratch) const;
+  Status run_scales(const Job& job, Scratch& scratch) const;
+  Status read_floats(const TensorView& tensor, Scratch& scratch, std::vector<float>* out) const;
+  static void pick_rows(const Job& job, TensorView* rows, std::vector<std::byte>* picked);
   Status upload_vector(const Job& job, std::vector<float> values) const;
   void fail_once(Status status);
 
@@ -98,6 +111,7 @@ class WeightLoader {
   std::vector<Job> jobs_;
   std::vector<std::pair<float*, std::vector<float>>> constants_;
   size_t bytes_ = 0;
+  LoadReport report_;
   Status status_;
 };
 

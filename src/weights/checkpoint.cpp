@@ -261,18 +261,14 @@ const MappedFile* Checkpoint::file_of(const TensorView& tensor) const {
   return nullptr;
 }
 
-Status Checkpoint::prepare(const TensorView& tensor) const {
+Status Checkpoint::read(const TensorView& tensor, std::byte* out) const {
   const MappedFile* file = file_of(tensor);
   if (!file) return Status();  // an empty tensor at the very end of its file
-  if (Status status = file->check_size(); !status.ok()) {
-    return Status(status.code(), status.message() + " (tensor " + printable(tensor.name) + ")");
-  }
-  file->read_ahead(tensor.data, tensor.bytes);
-  return Status();
-}
-
-void Checkpoint::release(const TensorView& tensor) const {
-  if (const MappedFile* file = file_of(tensor)) file->release(tensor.data, tensor.bytes);
+  reads_.acquire();
+  const Status status = file->read(tensor.data, tensor.bytes, out);
+  reads_.release();
+  if (status.ok()) return status;
+  return Status(status.code(), status.message() + " (tensor " + printable(tensor.name) + ")");
 }
 
 }  // namespace tailrace

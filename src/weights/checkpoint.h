@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <semaphore>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -45,10 +46,9 @@ class Checkpoint {
   const TensorView* find(std::string_view canonical_name) const;
   size_t tensor_bytes() const;  // sum over tensors()
 
-  // Call before reading a tensor's data: kDataLoss if its file has been truncated since; starts reading it ahead.
-  Status prepare(const TensorView& tensor) const;
-  // Call after packing: the mapped pages no longer count as resident memory (they are read again if touched).
-  void release(const TensorView& tensor) const;
+  // Reads the bytes that `tensor`, or a part of one, views into `out`, as MappedFile::read. Any thread; two read at a
+  // time. kDataLoss names file and tensor.
+  Status read(const TensorView& tensor, std::byte* out) const;
 
  private:
   Checkpoint() = default;
@@ -64,6 +64,8 @@ class Checkpoint {
   nlohmann::json config_, generation_config_;
   std::shared_ptr<GgufFile> gguf_;
   std::vector<std::shared_ptr<MappedFile>> files_;
+  // More reads at once make a disk's work less sequential: 16 were a quarter slower than one (bench/BASELINES.md).
+  mutable std::counting_semaphore<2> reads_{2};
   std::vector<TensorView> tensors_;
   std::unordered_map<std::string_view, size_t> index_;  // keys point into tensors_
 };

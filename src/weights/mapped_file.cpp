@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -14,9 +15,9 @@
 #include <mutex>
 
 // A page of a mapping that lies beyond the end of its file (the file was cut after it was mapped) raises SIGBUS when it
-// is touched. check_size() before each tensor catches nearly all of it as an ordinary Status; for the rest a handler
-// writes one line with the file's name and ends the process with exit code 2. A SIGBUS outside our mappings goes to
-// whoever handled it before.
+// is touched. Tensors come by read(), which meets it as an ordinary Status; for headers and descriptions a handler writes
+// one line with the file's name and ends the process with exit code 2. A SIGBUS outside our mappings goes to whoever
+// handled it before.
 
 namespace tailrace {
 namespace {
@@ -75,14 +76,6 @@ void remove_guard(int slot) {
   g_guards[slot].begin.store(0, std::memory_order_release);
 }
 
-// The whole pages that [data, data + size) touches.
-std::span<std::byte> pages_of(const std::byte* data, size_t size) {
-  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) & ~(page - 1);
-  const uintptr_t end = reinterpret_cast<uintptr_t>(data) + size;
-  return {reinterpret_cast<std::byte*>(begin), end - begin};
-}
-
 std::string errno_text() { return std::strerror(errno); }
 
 }  // namespace
@@ -119,26 +112,31 @@ MappedFile::~MappedFile() {
   ::close(fd_);
 }
 
-Status MappedFile::check_size() const {
-  if (fd_ < 0) return Status();
+// error: errno, or 0 where the file ended.
+Status MappedFile::not_read(int error) const {
   struct stat info;
+  if (error != 0) return Status(StatusCode::kDataLoss, name_ + ": cannot be read: " + std::strerror(error));
   if (fstat(fd_, &info) != 0) return Status(StatusCode::kInternal, name_ + ": " + errno_text());
-  if (static_cast<uint64_t>(info.st_size) >= bytes_.size()) return Status();
   return Status(StatusCode::kDataLoss, name_ + ": the file was truncated after it was opened, from " +
                                            std::to_string(bytes_.size()) + " to " + std::to_string(info.st_size) +
                                            " bytes");
 }
 
-void MappedFile::read_ahead(const std::byte* data, size_t size) const {
-  if (fd_ < 0 || size == 0) return;
-  const std::span<std::byte> pages = pages_of(data, size);
-  madvise(pages.data(), pages.size(), MADV_WILLNEED);  // advice: a failure only costs speed
-}
-
-void MappedFile::release(const std::byte* data, size_t size) const {
-  if (fd_ < 0 || size == 0) return;
-  const std::span<std::byte> pages = pages_of(data, size);
-  madvise(pages.data(), pages.size(), MADV_DONTNEED);
+Status MappedFile::read(const std::byte* data, size_t size, std::byte* out) const {
+  if (fd_ < 0) {
+    std::copy_n(data, size, out);
+    return Status();
+  }
+  auto at = static_cast<off_t>(data - bytes_.data());
+  // All of it is asked for at once: what the system reads ahead by itself is too little for a fast disk.
+  posix_fadvise(fd_, at, static_cast<off_t>(size), POSIX_FADV_WILLNEED);
+  while (size > 0) {
+    const ssize_t got = pread(fd_, out, size, at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return not_read(got < 0 ? errno : 0);
+    out += got, at += got, size -= static_cast<size_t>(got);
+  }
+  return Status();
 }
 
 }  // namespace tailrace

@@ -1,4 +1,4 @@
-// A file mapped for reading (or bytes in memory that stand for one, in tests), whose pages can be given back.
+// A file mapped for its headers (or bytes in memory that stand for one, in tests), whose large parts are read apart.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +28,14 @@ class MappedFile {
     return data >= bytes_.data() && data < bytes_.data() + bytes_.size();
   }
 
-  // kDataLoss when the file on disk is now shorter than what was mapped. A read that meets a truncation between this
-  // check and the access ends the process with exit code 2 and one line that names the file: see mapped_file.cpp.
-  Status check_size() const;
-  // Asks the kernel to read [data, data + size) ahead, in large sequential reads instead of page faults.
-  void read_ahead(const std::byte* data, size_t size) const;
-  // Gives the pages of [data, data + size) back; a later access reads them again.
-  void release(const std::byte* data, size_t size) const;
+  // Reads [data, data + size) of the mapping into `out` by system calls: no page faults, and no page of the mapping
+  // becomes resident. kDataLoss when the file on disk is now shorter than what was mapped. (An access to the mapping
+  // that meets a truncation ends the process with exit code 2 and one line that names the file: see mapped_file.cpp.)
+  Status read(const std::byte* data, size_t size, std::byte* out) const;
 
  private:
   MappedFile() = default;
+  Status not_read(int error) const;
 
   std::string name_;
   std::span<const std::byte> bytes_;

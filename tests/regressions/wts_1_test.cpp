@@ -339,9 +339,10 @@ TEST_F(Wts1, truncated_after_it_was_opened) {
   const auto checkpoint = Checkpoint::open(folder_.string());
   ASSERT_TRUE(checkpoint.has_value());
   const TensorView* q = (*checkpoint)->find(kQ);
-  EXPECT_TRUE((*checkpoint)->prepare(*q).ok());
+  std::vector<std::byte> read(q->bytes);
+  EXPECT_TRUE((*checkpoint)->read(*q, read.data()).ok());
   fs::resize_file(folder_ / "model.safetensors", bytes_.size() / 2);
-  const Status status = (*checkpoint)->prepare(*q);
+  const Status status = (*checkpoint)->read(*q, read.data());
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_NE(status.message().find("model.safetensors: the file was truncated after it was opened"), std::string::npos);
   EXPECT_NE(status.message().find(kQ), std::string::npos);

@@ -73,6 +73,7 @@ CudaDevice::CudaDevice(std::shared_ptr<CudaCore> core, const cudaDeviceProp& pro
 CudaDevice::~CudaDevice() {
   core_->make_current();
   CUDA_CHECK(cudaDeviceSynchronize());
+  uploads_.clear();
   for (const Chunk& chunk : chunks_) CUDA_CHECK(cudaFree(chunk.base));
   for (void* memory : pinned_) CUDA_CHECK(cudaFreeHost(memory));
   CUDA_CHECK(cudaStreamDestroy(loading_));
@@ -126,6 +127,12 @@ void* CudaDevice::alloc_pinned(size_t bytes) {
   return base;
 }
 
+void CudaDevice::set_ready() {
+  make_current();
+  uploads_.clear();
+  core_->ready = true;
+}
+
 double CudaDevice::read_gbs() {
   make_current();
   return read_bandwidth_gbs(sm_count());
@@ -134,8 +141,7 @@ double CudaDevice::read_gbs() {
 void CudaDevice::upload(void* dst, const void* src, size_t bytes) {
   CHECK_MSG(core_->owns(dst, bytes), "an upload must stay within device memory");
   core_->make_current();
-  CUDA_CHECK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, loading_));
-  CUDA_CHECK(cudaStreamSynchronize(loading_));  // from pageable memory the copy itself may end after the call
+  uploads_.upload(dst, src, bytes);
 }
 
 DeviceCounters CudaDevice::counters() const {

@@ -12,6 +12,7 @@
 #include "device/cuda/claims.h"
 #include "device/cuda/cuda_core.h"
 #include "device/cuda/step_stamp.h"
+#include "device/cuda/upload_ring.h"
 #include "device/cuda_plugin.h"
 #include "device/device.h"
 
@@ -38,7 +39,7 @@ class CudaDevice : public Device {
   // Any thread.
   void upload(void* dst, const void* src, size_t bytes) override;
   double read_gbs() override;
-  void set_ready() override { core_->ready = true; }
+  void set_ready() override;
   DeviceCounters counters() const override;
 
   // The CUDA stream behind a stream of this device; makes the device current on the calling thread.
@@ -61,7 +62,8 @@ class CudaDevice : public Device {
   std::shared_ptr<CudaCore> core_;
   const cudaDeviceProp properties_;
   const size_t free_bytes_;
-  const cudaStream_t loading_;  // zeroes and uploads
+  const cudaStream_t loading_;  // zeroes
+  UploadRing uploads_;
   std::mutex mutex_;
   std::vector<Chunk> chunks_;
   std::vector<void*> pinned_;

@@ -28,6 +28,8 @@ Expected<size_t> router_bytes(const TensorView& tensor) {
                                             format_traits(f).name);
 }
 
+constexpr size_t kMostKeptBytes = 64 << 20;  // of a thread that packs
+
 std::string experts_decision(const CudaShape& shape) {
   if (shape.widths.experts == 0) return "experts: none";
   const std::string few = "experts: routed on the device; as stored, each read once a step, ";
@@ -63,18 +65,20 @@ class CudaBackend : public Backend {
   Status pack(const TensorView& tensor, void* dst) const override {
     const auto bytes = packed_bytes(tensor);
     if (!bytes) return bytes.error();
-    if (tensor.role == MatrixRole::kRouter) {  // as stored
-      if (*bytes != tensor.bytes) return {StatusCode::kDataLoss, tensor.name + ": size does not match its shape"};
-      device_.upload(dst, tensor.data, *bytes);
+    const bool expert = tensor.role == MatrixRole::kExpert;
+    if (tensor.role == MatrixRole::kRouter || (!expert && lies_as_stored(tensor))) {
+      const size_t stored = stored_row_bytes(tensor.format, tensor.shape[1]) * static_cast<size_t>(tensor.shape[0]);
+      if (stored != tensor.bytes) return {StatusCode::kDataLoss, tensor.name + ": size does not match its shape"};
+      device_.upload(dst, tensor.data, stored);
       return {};
     }
-    std::vector<std::byte> packed(*bytes);
-    const bool expert = tensor.role == MatrixRole::kExpert;
-    if (Status status = expert ? pack_expert(tensor, packed.data()) : cuda::pack(tensor, packed.data()); !status.ok()) {
-      return status;
-    }
-    device_.upload(dst, packed.data(), packed.size());
-    return {};
+    // Kept from one matrix to the next: a fresh buffer's page faults last as long as packing.
+    static thread_local std::vector<std::byte> packed;
+    if (packed.size() < *bytes) packed.resize(*bytes);
+    const Status status = expert ? pack_expert(tensor, packed.data()) : cuda::pack(tensor, packed.data());
+    if (status.ok()) device_.upload(dst, packed.data(), *bytes);
+    if (packed.size() > kMostKeptBytes) packed = {};
+    return status;
   }
 
   Expected<bool> pack_random(const TensorView& shape, uint64_t seed, float deviation, void* dst) const override {

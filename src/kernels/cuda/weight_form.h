@@ -66,6 +66,10 @@ constexpr std::optional<WeightForm> form_of(Format format) {
 Expected<WeightForm> weight_form(const TensorView& tensor);
 // Bytes of the packed tensor [rows, cols].
 Expected<size_t> packed_bytes(const TensorView& tensor);
+// Whether the packed tensor begins with the stored one, and zeros are the rest.
+inline bool lies_as_stored(const TensorView& tensor) {
+  return format_traits(tensor.format).block_elems == 1 && !tensor.rope_interleaved;
+}
 // Packs into host memory of packed_bytes. Rows ordered for pairwise RoPE go back to NeoX order.
 Status pack(const TensorView& tensor, std::byte* out);
 
