@@ -13,7 +13,7 @@ namespace {
 
 struct Shape {
   double parameters;  // of text: no vision, no extra prediction layers
-  double gb;          // of weights in the published formats, biases and norms in fp32
+  double gb;          // of weights in the published formats, with biases, norms and a block's scales, for each row, in fp32
   int full_layers, other_layers;  // others: with a window or recurrent
 };
 const std::map<std::string, Shape> kShapes = {
@@ -22,7 +22,7 @@ const std::map<std::string, Shape> kShapes = {
     {"gemma-4-26b-a4b", {25.2e9, 17.6, 5, 25}},    {"gemma-4-26b-a4b-fp8", {25.2e9, 26.0, 5, 25}},
     {"gemma-4-12b", {11.9e9, 23.8, 8, 40}},        {"gemma-4-31b", {30.7e9, 61.4, 10, 50}},
     {"qwen3.6-35b-a3b", {34.7e9, 20.8, 10, 30}},   {"qwen3.6-35b-a3b-fp8", {34.7e9, 36.7, 10, 30}},
-    {"qwen3.6-27b", {26.9e9, 53.8, 16, 48}},       {"qwen3.6-27b-fp8", {26.9e9, 29.5, 16, 48}},
+    {"qwen3.6-27b", {26.9e9, 53.8, 16, 48}},       {"qwen3.6-27b-fp8", {26.9e9, 30.2, 16, 48}},
 };
 
 double parameters_of(const ModelConfig& config) {

@@ -183,6 +183,11 @@ void read_modelopt(ConfigFields& fields, Quantization* out) {
   ignore(fields, "exclude_modules", out);
 }
 
+// Linear attention's are named otherwise; its a and b are so narrow that no scheme quantises them.
+bool is_projection(std::string_view module) {
+  return module.ends_with("_proj") || module.ends_with(".in_proj_qkv") || module.ends_with(".in_proj_z");
+}
+
 }  // namespace
 
 Expected<Quantization> parse_quantization(const nlohmann::json& object, const std::string& source) {
@@ -224,7 +229,7 @@ Format planned_format(const Quantization& quantization, std::string_view name) {
     if (is_ignored({listed, nullptr}, module)) return format;
   }
   const bool listed_only = !quantization.modules.empty();
-  if (listed_only || (!module.ends_with("_proj") && !(quantization.with_head && module == "lm_head"))) {
+  if (listed_only || (!is_projection(module) && !(quantization.with_head && module == "lm_head"))) {
     return Format::kBF16;
   }
   if (is_exempt(quantization, module)) return Format::kBF16;

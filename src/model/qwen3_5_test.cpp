@@ -49,6 +49,20 @@ TEST(Qwen35, the_bundled_configuration_has_the_published_shapes) {
   EXPECT_EQ(config.context, 262144);
 }
 
+// The official FP8 checkpoint's configuration names what it leaves out; linear attention's projections are in.
+TEST(Qwen35, the_fp8_checkpoints_projections_have_scales_by_block) {
+  const json config = json::parse(std::ifstream(TAILRACE_SOURCE_DIR "/configs/qwen3.6-35b-a3b-fp8/config.json"));
+  const Quantization quantization = parsed(config).quantization;
+  EXPECT_EQ(quantization.layout, ScaleLayout::kBlock);
+  for (const char* name : {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj", "self_attn.q_proj",
+                           "mlp.experts.7.down_proj", "mlp.shared_expert.up_proj"}) {
+    EXPECT_TRUE(must_be_fp8(quantization, std::string("model.layers.3.") + name + ".weight")) << name;
+  }
+  for (const char* name : {"linear_attn.in_proj_a", "linear_attn.in_proj_b", "mlp.gate", "mlp.shared_expert_gate"}) {
+    EXPECT_EQ(planned_format(quantization, std::string("model.layers.3.") + name + ".weight"), Format::kBF16) << name;
+  }
+}
+
 // config.json lists what is quantised: projections in FP8, experts and head in NVFP4, and nothing else.
 TEST(Qwen35, the_mixed_checkpoints_formats_follow_its_list) {
   const ModelConfig config = parsed(qwen36_35b());
