@@ -341,7 +341,7 @@ TEST_F(Wts1, truncated_after_it_was_opened) {
   const TensorView* q = (*checkpoint)->find(kQ);
   std::vector<std::byte> read(q->bytes);
   EXPECT_TRUE((*checkpoint)->read(*q, read.data()).ok());
-  fs::resize_file(folder_ / "model.safetensors", bytes_.size() / 2);
+  fs::resize_file(folder_ / "model.safetensors", 100);  // before its data
   const Status status = (*checkpoint)->read(*q, read.data());
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_NE(status.message().find("model.safetensors: the file was truncated after it was opened"), std::string::npos);
