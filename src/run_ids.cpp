@@ -31,7 +31,8 @@ void print_model(const IdsOptions& options, EngineHost& host) {
   std::printf("model             %s, context %d, %d rows, chunk %d\n", options.setup.model_path.c_str(),
               host.report().memory.context_length, options.setup.limits.max_rows, options.setup.limits.chunk_size);
   if (!options.stats) return;
-  if (const std::string load = format_load(host.report().load); !load.empty()) std::printf("loaded            %s\n", load.c_str());
+  const std::string load = format_load(host.report().load);
+  if (!load.empty()) std::printf("loaded            %s\n", load.c_str());
   std::printf("%s", format_ledger(host.report().memory).c_str());
   for (const std::string& line : host.report().decisions) std::printf("  %s\n", line.c_str());
   for (const std::string& note : host.report().memory.notes) std::printf("  note: %s\n", note.c_str());

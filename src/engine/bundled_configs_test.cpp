@@ -13,7 +13,7 @@ namespace {
 
 struct Shape {
   double parameters;  // of text: no vision, no extra prediction layers
-  double gb;          // of weights in the published formats, with biases, norms and a block's scales, for each row, in fp32
+  double gb;          // of weights in the published formats; biases, norms and, for each row, blocks' scales in fp32
   int full_layers, other_layers;  // others: with a window or recurrent
 };
 const std::map<std::string, Shape> kShapes = {

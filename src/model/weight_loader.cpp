@@ -153,8 +153,9 @@ void WeightLoader::add_pieces(const TensorView& whole, std::byte* packed,
                               const std::shared_ptr<const MatrixSource>& source, const RowRuns& runs) {
   const int64_t rows = whole.shape[0];
   const size_t row_bytes = stored_row_bytes(whole.format, cols_of(whole));
-  const bool whole_only = dummy_seed_ || device_ == nullptr || packed == nullptr || runs.run > 0 || whole.rope_interleaved ||
-                          format_traits(whole.format).block_elems != 1 || whole.bytes <= kPieceBytes;
+  const bool whole_only = dummy_seed_ || device_ == nullptr || packed == nullptr || runs.run > 0 ||
+                          whole.rope_interleaved || format_traits(whole.format).block_elems != 1 ||
+                          whole.bytes <= kPieceBytes;
   const int64_t step = whole_only ? rows
                                   : std::max<int64_t>(kPieceRows, static_cast<int64_t>(kPieceBytes / row_bytes) /
                                                                       kPieceRows * kPieceRows);

@@ -15,9 +15,9 @@
 #include <mutex>
 
 // A page of a mapping that lies beyond the end of its file (the file was cut after it was mapped) raises SIGBUS when it
-// is touched. Tensors come by read(), which meets it as an ordinary Status; for headers and descriptions a handler writes
-// one line with the file's name and ends the process with exit code 2. A SIGBUS outside our mappings goes to whoever
-// handled it before.
+// is touched. Tensors come by read(), which meets it as an ordinary Status; for headers and descriptions a handler
+// writes one line with the file's name and ends the process with exit code 2. A SIGBUS outside our mappings goes to
+// whoever handled it before.
 
 namespace tailrace {
 namespace {

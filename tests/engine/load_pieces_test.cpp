@@ -25,8 +25,10 @@ TEST(LoadPieces, a_large_matrix_is_packed_as_if_it_were_packed_at_once) {
     const std::unique_ptr<HostBackend> backend =
         std::strcmp(name, "cpu") == 0 ? create_cpu_backend({}) : create_reference_backend({});
     const auto& blocks = engine.host().model().blocks;
-    const Weight &embedding = std::get<EmbedBlock>(blocks.front()).table, &head = std::get<HeadBlock>(blocks.back()).head;
-    for (const auto& [tensor, weight] : {std::pair("model.embed_tokens.weight", embedding), std::pair("lm_head.weight", head)}) {
+    const Weight& embedding = std::get<EmbedBlock>(blocks.front()).table;
+    const Weight& head = std::get<HeadBlock>(blocks.back()).head;
+    for (const auto& [tensor, weight] :
+         {std::pair("model.embed_tokens.weight", embedding), std::pair("lm_head.weight", head)}) {
       const TensorView* stored = (*checkpoint)->find(tensor);
       ASSERT_NE(stored, nullptr) << tensor;
       ASSERT_GT(stored->bytes, size_t{16} << 20);

@@ -9,7 +9,8 @@
 
 namespace tailrace::cuda {
 
-// The driver's own staging of pageable memory serves one thread at a time. The device is current wherever this is called.
+// The driver's own staging of pageable memory serves one thread at a time. The device is current wherever this is
+// called.
 class UploadRing {
  public:
   UploadRing() = default;

@@ -142,7 +142,8 @@ Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, v
   shape_ = *shape;
   scratch_.emplace(scratch, shape_);
   if (options_.count_experts) {
-    counters_ = static_cast<ExpertCounter*>(device_.alloc_device((kMostCountedRows + 1) * sizeof(ExpertCounter), FirstTouch::kAtBoot));
+    constexpr size_t kBytes = (kMostCountedRows + 1) * sizeof(ExpertCounter);
+    counters_ = static_cast<ExpertCounter*>(device_.alloc_device(kBytes, FirstTouch::kAtBoot));
     if (counters_ == nullptr) return {StatusCode::kResourceExhausted, "no device memory to count experts in"};
   }
   return blocks_.prepare(blocks, shape_, *scratch_, counters_);
