@@ -64,6 +64,13 @@ __device__ __forceinline__ uint32_t key_of(float logit) {
   return static_cast<int32_t>(bits) < 0 ? ~bits : bits | 0x80000000u;
 }
 
+// One thread: that `rows` rows which are not idle read so many experts together.
+__device__ __forceinline__ void count_experts(const RouteParams& p, int rows, int distinct) {
+  if (p.counters == nullptr || rows == 0 || rows > kMostCountedRows) return;
+  atomicAdd(&p.counters[rows].mixtures, 1ull);
+  atomicAdd(&p.counters[rows].distinct, static_cast<unsigned long long>(distinct));
+}
+
 // A warp chooses the experts of a token. ALONE: it is the step's only one, and its choices are the entries, a tile each:
 // nothing is to be counted or laid out.
 template <bool ALONE>
@@ -107,7 +114,7 @@ __device__ void choose(const RouteParams& p, int t) {
     p.out.entry[lane] = idle ? -1 : lane;
     p.out.token[lane] = 0;
     p.out.tiles[lane] = {my_id, lane, 1};
-    if (lane == 0) p.out.counts[kCountTiles] = idle ? 0 : p.top_k;
+    if (lane == 0) p.out.counts[kCountTiles] = idle ? 0 : p.top_k, count_experts(p, idle ? 0 : 1, p.top_k);
     return;
   }
   p.out.entry[at + lane] = idle ? -1 : atomicAdd(p.out.counts + kCountOf + my_id, 1);
@@ -139,11 +146,7 @@ __device__ void lay_out(const RouteParams& p) {
     }
     if (threadIdx.x == 0) {
       counts[kCountTiles] = tiles_before;
-      const int rows = entries_before / p.top_k;
-      if (p.counters != nullptr && rows > 0 && rows <= kMostCountedRows) {
-        atomicAdd(&p.counters[rows].mixtures, 1ull);
-        atomicAdd(&p.counters[rows].distinct, static_cast<unsigned long long>(distinct));
-      }
+      count_experts(p, entries_before / p.top_k, distinct);
     }
   }
   if (p.gathers) return;
