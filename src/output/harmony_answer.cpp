@@ -165,6 +165,15 @@ void HarmonyAnswer::end_message(OutputSink& out) {
   state_ = State::kRole;
 }
 
+OutputPart HarmonyAnswer::part() const {
+  switch (state_) {
+    case State::kContent: return OutputPart::kContent;
+    case State::kReasoning: return OutputPart::kReasoning;
+    case State::kCall: return OutputPart::kCall;
+    default: return OutputPart::kFrame;
+  }
+}
+
 void HarmonyAnswer::finish(OutputSink& out) {
   if (state_ == State::kCall) {
     call_->finish(out);

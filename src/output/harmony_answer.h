@@ -39,6 +39,7 @@ class HarmonyAnswer : public OutputParser {
   void control(TokenId id, OutputSink& out) override;
   void text(std::string_view text, OutputSink& out) override;
   void finish(OutputSink& out) override;
+  OutputPart part() const override;
 
  private:
   enum class State {

@@ -50,6 +50,14 @@ class OutputSink {
   std::vector<OutputEvent> events_;
 };
 
+// What the text at a place of an answer is part of.
+enum class OutputPart {
+  kContent,
+  kReasoning,
+  kCall,
+  kFrame,  // between these: headers, white space that no one has claimed yet
+};
+
 // One per sequence; not thread-safe.
 class OutputParser {
  public:
@@ -62,6 +70,8 @@ class OutputParser {
   virtual void text(std::string_view text, OutputSink& out) = 0;
   // The sequence is over, wherever it was: a call that is open gets valid JSON and an end that is not complete.
   virtual void finish(OutputSink& out) = 0;
+  // Where the answer has come to.
+  virtual OutputPart part() const = 0;
 };
 
 }  // namespace tailrace

@@ -124,6 +124,17 @@ void TaggedAnswer::take_content(std::string_view text, OutputSink& out) {
   }
 }
 
+OutputPart TaggedAnswer::part() const {
+  switch (state_) {
+    case State::kHeader:
+    case State::kInside: return OutputPart::kReasoning;
+    case State::kUnsaid:
+    case State::kAfter: return OutputPart::kFrame;
+    case State::kContent: break;
+  }
+  return tools_ && !tools_->idle() ? OutputPart::kCall : OutputPart::kContent;
+}
+
 void TaggedAnswer::finish(OutputSink& out) {
   std::vector<MarkerLexer::Piece> pieces;
   lexer_.finish(&pieces);

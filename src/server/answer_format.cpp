@@ -7,33 +7,6 @@ constexpr size_t kMaxNameBytes = 64;
 
 std::string dumped(const Json& schema) { return schema.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-GrammarSource any_object() {
-  return {.outer = "", .kind = GrammarKind::kJsonSchema, .body = R"({"type":"object"})"};
-}
-
-// A JSON schema as an object, or as its text.
-void take_schema(FieldReader& fields, const char* name, const Json& value, GrammarSource& out) {
-  const Json* schema = &value;
-  Json parsed;
-  if (value.is_string()) {
-    auto read = parse_json(value.get_ref<const std::string&>());
-    if (!read) return fields.set_error(name, "is not JSON: " + read.error().message);
-    parsed = std::move(*read);
-    schema = &parsed;
-  }
-  if (!schema->is_object()) {
-    return fields.set_error(name, std::string("must be a JSON schema, not ") + json_kind(*schema));
-  }
-  // The compiler's own switches, which say how strict it is, are not the client's.
-  if (schema->contains("x-guidance")) {
-    return fields.set_error(name, "must not hold x-guidance", "unsupported_parameter");
-  }
-  out = {.outer = "", .kind = GrammarKind::kJsonSchema, .body = dumped(*schema)};
-  if (out.body.size() > kMaxSchemaBytes) {
-    fields.set_error(name, "is larger than " + std::to_string(kMaxSchemaBytes >> 10) + " KiB");
-  }
-}
-
 void take_text(FieldReader& fields, const char* name, const Json& value, GrammarKind kind, GrammarSource& out) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
     return fields.set_error(name, "must be a string that is not empty");
@@ -96,7 +69,7 @@ bool read_response_format(FieldReader& fields, AnswerForm& out) {
     format.set_error("json_schema", "needs the type json_schema");
   }
   if (format.ok() && type == "json_schema") read_json_schema(format, schema, out.body);
-  if (format.ok() && type == "json_object") out.body = any_object();
+  if (format.ok() && type == "json_object") out.body = any_json_object();
   if (format.ok() && type != "text" && type != "json_object" && type != "json_schema") {
     format.set_error("type", "must be text, json_object or json_schema");
   }
@@ -114,7 +87,7 @@ bool read_constraint(FieldReader& fields, const char* name, const std::string& k
   if (kind == "choice") take_choice(fields, name, *value, out);
   if (kind == "json_object") {
     if (!value->is_boolean()) fields.set_error(name, std::string("must be a boolean, not ") + json_kind(*value));
-    out = any_object();
+    out = any_json_object();
     return fields.ok() && *value == true;
   }
   return fields.ok();
@@ -140,6 +113,32 @@ int read_structured_outputs(FieldReader& fields, AnswerForm& out) {
 }
 
 }  // namespace
+
+GrammarSource any_json_object() {
+  return {.outer = "", .kind = GrammarKind::kJsonSchema, .body = R"({"type":"object"})"};
+}
+
+void take_schema(FieldReader& fields, const char* name, const Json& value, GrammarSource& out) {
+  const Json* schema = &value;
+  Json parsed;
+  if (value.is_string()) {
+    auto read = parse_json(value.get_ref<const std::string&>());
+    if (!read) return fields.set_error(name, "is not JSON: " + read.error().message);
+    parsed = std::move(*read);
+    schema = &parsed;
+  }
+  if (!schema->is_object()) {
+    return fields.set_error(name, std::string("must be a JSON schema, not ") + json_kind(*schema));
+  }
+  // The compiler's own switches, which say how strict it is, are not the client's.
+  if (schema->contains("x-guidance")) {
+    return fields.set_error(name, "must not hold x-guidance", "unsupported_parameter");
+  }
+  out = {.outer = "", .kind = GrammarKind::kJsonSchema, .body = dumped(*schema)};
+  if (out.body.size() > kMaxSchemaBytes) {
+    fields.set_error(name, "is larger than " + std::to_string(kMaxSchemaBytes >> 10) + " KiB");
+  }
+}
 
 void read_answer_form(FieldReader& fields, std::optional<AnswerForm>& out) {
   AnswerForm form;

@@ -18,6 +18,12 @@ struct AnswerForm {
   std::string field;  // that asked for it, for errors
 };
 
+// json_object's form: any object.
+GrammarSource any_json_object();
+
+// A JSON schema as an object, or as its text; `name` is the field that holds it.
+void take_schema(FieldReader& fields, const char* name, const Json& value, GrammarSource& out);
+
 // Reads response_format, structured_outputs and guided_*; at most one of them may ask for a form.
 void read_answer_form(FieldReader& fields, std::optional<AnswerForm>& out);
 

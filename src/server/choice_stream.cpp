@@ -47,12 +47,16 @@ void ChoiceStream::accept(TokenEvent event) {
 void ChoiceStream::accept_token(TokenEvent event) {
   const bool control = parser_ && parser_->is_control(event.id);
   const std::string text = control ? detokenizer_.flush() : detokenizer_.push(event.id);
-  const TokenId id = event.id;
-  if (request_->sampling.num_top_logprobs >= 0) delta_.logprobs.push_back(std::move(event));
+  const OutputPart before = part();
   push_text(text);
-  if (!control || ended_) return;
-  parser_->control(id, found_);
-  take_events();
+  if (control && !ended_) {
+    parser_->control(event.id, found_);
+    take_events();
+  }
+  const OutputPart after = part();
+  if (before == OutputPart::kReasoning || after == OutputPart::kReasoning) ++reasoning_tokens_;
+  if (request_->sampling.num_top_logprobs < 0) return;
+  delta_.logprobs.push_back({std::move(event), !control && after == OutputPart::kContent, num_runs_});
 }
 
 void ChoiceStream::push_text(const std::string& text) {
@@ -66,16 +70,19 @@ void ChoiceStream::take_events() {
   for (OutputEvent& event : found_.take()) {
     switch (event.kind) {
       case OutputEvent::Kind::kContent: push_content(event.text); break;
-      case OutputEvent::Kind::kReasoning: delta_.reasoning += event.text; break;
+      case OutputEvent::Kind::kReasoning:
+        add({.kind = AnswerPiece::Kind::kReasoning, .text = std::move(event.text)});
+        break;
       case OutputEvent::Kind::kCallBegin:
         if (!parallel_calls_ && num_calls_ > 0) return end("stop");
         begin_call(std::move(event.text));
         break;
       case OutputEvent::Kind::kCallArguments:
-        add_arguments(event.text);
+        add_to_call(std::move(event.text), /*complete=*/false);
         break;
       case OutputEvent::Kind::kCallEnd:
         whole_call_ |= event.complete;
+        if (event.complete) add_to_call({}, /*complete=*/true);
         if (!parallel_calls_ && event.complete) return end("stop");
     }
     if (ended_) return;
@@ -84,29 +91,39 @@ void ChoiceStream::take_events() {
 
 void ChoiceStream::begin_call(std::string name) {
   const std::string id = letters_and_digits(call_seed_ + static_cast<uint64_t>(num_calls_), kCallIdBytes);
-  delta_.calls.push_back({num_calls_++, id, std::move(name), ""});
+  add({.kind = AnswerPiece::Kind::kCall, .call = num_calls_++, .call_id = id, .name = std::move(name)});
 }
 
-void ChoiceStream::add_arguments(const std::string& json) {
-  const int32_t index = num_calls_ - 1;
-  if (delta_.calls.empty() || delta_.calls.back().index != index) delta_.calls.push_back({index});
-  delta_.calls.back().arguments += json;
+void ChoiceStream::add_to_call(std::string json, bool complete) {
+  add({.kind = AnswerPiece::Kind::kCall, .text = std::move(json), .call = num_calls_ - 1, .complete = complete});
+}
+
+void ChoiceStream::add(AnswerPiece piece) {
+  if (num_runs_ == 0 || !last_.goes_on(piece)) {
+    ++num_runs_;
+    last_ = {.kind = piece.kind, .call = piece.call};
+  }
+  delta_.add(std::move(piece));
+}
+
+void ChoiceStream::add_content(std::string text) {
+  if (!text.empty()) add({.kind = AnswerPiece::Kind::kContent, .text = std::move(text)});
 }
 
 // Ends the choice before the sequence does.
 void ChoiceStream::end(const char* reason) {
   ended_ = true;
   finish_reason_ = whole_call_ ? "tool_calls" : reason;
-  delta_.text += matcher_.finish();
+  add_content(matcher_.finish());
   request_->stream->cancel();
 }
 
 void ChoiceStream::push_content(const std::string& text) {
   if (completion_tokens_ < request_->min_tokens) {
-    delta_.text += text;
+    add_content(text);
     return;
   }
-  delta_.text += matcher_.push(text);
+  add_content(matcher_.push(text));
   if (!matcher_.matched()) return;
   ended_ = true;
   finish_reason_ = "stop";
@@ -135,7 +152,7 @@ void ChoiceStream::finish(const TokenEvent& event) {
     take_events();
   }
   if (ended_) return;
-  delta_.text += matcher_.finish();
+  add_content(matcher_.finish());
   ended_ = true;
   if (whole_call_ && event.finish == FinishReason::kStop) finish_reason_ = "tool_calls";
 }

@@ -16,27 +16,11 @@
 
 #include "base/request.h"
 #include "output/output_parser.h"
+#include "server/answer_pieces.h"
 #include "text/detokenizer.h"
 #include "text/stop_matcher.h"
 
 namespace tailrace {
-
-// A piece of one call.
-struct ToolCallDelta {
-  int32_t index = 0;      // of the call in the choice
-  std::string id, name;   // in the call's first piece; empty in later ones
-  std::string arguments;
-};
-
-// What became certain since the last take.
-struct ChoiceDelta {
-  std::string text;       // content
-  std::string reasoning;
-  std::vector<ToolCallDelta> calls;  // at most one piece of each call
-  std::vector<TokenEvent> logprobs;  // events whose log probabilities are due; empty unless asked for
-
-  bool empty() const { return text.empty() && reasoning.empty() && calls.empty(); }
-};
 
 // How a choice's tokens are read.
 struct ChoiceRules {
@@ -61,16 +45,22 @@ class ChoiceStream {
   // null before the end and on an error.
   const char* finish_reason() const { return finish_reason_; }
   const Status& error() const { return error_; }                // not ok: the engine ended the request with an error
+  // The stop string that ended the choice; "" where none did.
+  std::string stop_string() const { return matcher_.matched() ? matcher_.matched_stop() : ""; }
   int32_t completion_tokens() const { return completion_tokens_; }
+  int32_t reasoning_tokens() const { return reasoning_tokens_; }  // of them: reasoning and its markers
   const std::shared_ptr<const Request>& request() const { return request_; }
 
  private:
   void accept_token(TokenEvent event);
+  OutputPart part() const { return parser_ ? parser_->part() : OutputPart::kContent; }
+  void add(AnswerPiece piece);
+  void add_content(std::string text);
   void push_text(const std::string& text);
   void push_content(const std::string& text);
   void take_events();
   void begin_call(std::string name);
-  void add_arguments(const std::string& json);
+  void add_to_call(std::string json, bool complete);
   void end(const char* reason);
   void finish(const TokenEvent& event);
   bool is_stop_token(TokenId id) const;
@@ -86,7 +76,9 @@ class ChoiceStream {
   bool whole_call_ = false;  // one at least was written to its end
   std::optional<TokenEvent> held_stop_token_;  // a stop token, text only if the sequence goes on (min_tokens)
   ChoiceDelta delta_;
-  int32_t completion_tokens_ = 0;
+  AnswerPiece last_;  // without its text
+  int32_t num_runs_ = 0;
+  int32_t completion_tokens_ = 0, reasoning_tokens_ = 0;
   bool ended_ = false;
   const char* finish_reason_ = nullptr;
   Status error_;

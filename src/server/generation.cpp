@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "server/http_answer.h"
 #include "server/sse.h"
 
 namespace tailrace {
 namespace {
+
+// Larger answers are put together by a worker.
+constexpr int32_t kLargeAnswerTokens = 4096;
+constexpr size_t kLargeLogprobs = 256;
 
 double seconds_between(int64_t from_ns, int64_t to_ns) {
   return from_ns > 0 && to_ns >= from_ns ? static_cast<double>(to_ns - from_ns) * 1e-9 : -1.0;
@@ -22,17 +25,6 @@ ApiError engine_error(const Status& status) {
   return error;
 }
 
-// Appends pieces of calls to what came of those calls before.
-void join_calls(std::vector<ToolCallDelta>& whole, std::vector<ToolCallDelta> pieces) {
-  for (auto& piece : pieces) {
-    if (!whole.empty() && whole.back().index == piece.index) {
-      whole.back().arguments += piece.arguments;
-    } else {
-      whole.push_back(std::move(piece));
-    }
-  }
-}
-
 }  // namespace
 
 Generation::Generation(GenerationPlan plan, GenerationContext context, std::shared_ptr<HttpExchange> exchange)
@@ -45,15 +37,13 @@ Generation::Generation(GenerationPlan plan, GenerationContext context, std::shar
     rules.parallel_calls = output.parallel_calls;
     rules.call_seed = output.call_seed + (uint64_t{i} << 32);
     choices_.emplace_back(ChoiceStream(plan_.requests[i], plan_.tokenizer, std::move(rules)));
-    choices_[i].whole.index = static_cast<int32_t>(i);
-    choices_[i].whole.has_logprobs = plan_.requests[i]->sampling.num_top_logprobs >= 0;
   }
 }
 
 Status Generation::submit() {
   const int64_t now = now_ns();
   if (plan_.entry) {
-    plan_.entry->set_plan(plan_.head.id, plan_.stream, plan_.requests, [weak = weak_from_this()] {
+    plan_.entry->set_plan(plan_.id, plan_.stream, plan_.requests, [weak = weak_from_this()] {
       if (auto self = weak.lock()) self->cut();
     });
   }
@@ -114,46 +104,25 @@ void Generation::observe_tokens(Choice& choice, int64_t count) {
   choice.last_token_ns = now;
 }
 
-Json Generation::chunk(Json choices) const {
-  Json out = answer_json(plan_.head, /*stream=*/true, std::move(choices));
-  if (plan_.include_usage) out["usage"] = nullptr;
-  return out;
-}
-
 // Sends (streaming) or keeps (otherwise) what this choice has produced since the last time.
 void Generation::emit(size_t index) {
   Choice& choice = choices_[index];
   ChoiceDelta delta = choice.stream.take_delta();
-  if (!plan_.stream) {
-    choice.whole.text += delta.text;
-    choice.whole.reasoning += delta.reasoning;
-    join_calls(choice.whole.calls, std::move(delta.calls));
-    std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.whole.logprobs));
-    choice.whole.finish_reason = choice.stream.finish_reason();
-    return;
-  }
+  if (!plan_.stream) return choice.whole.append(std::move(delta));
+  std::string out;
   if (!streaming_) {
     streaming_ = true;
     context_.metrics.http_answer(200);
     exchange_->begin_stream(sse_head());
+    Usage prompt = usage();
+    prompt.completion_tokens = prompt.reasoning_tokens = 0;
+    out += plan_.writer->begin(prompt);
   }
-  std::string out;
-  if (!choice.announced && plan_.head.dialect == ApiDialect::kChat) {
-    out += sse_event(chunk(Json::array({role_json(static_cast<int32_t>(index))})));
-  }
-  choice.announced = true;
   const bool last_of_all = choice.stream.ended() && num_ended_ + 1 == choices_.size();
-  if (!delta.empty() || !delta.logprobs.empty() || choice.stream.ended()) {
-    ChoicePart part{static_cast<int32_t>(index), std::move(delta.text), std::move(delta.reasoning),
-                    std::move(delta.calls), choice.stream.finish_reason(), choice.whole.has_logprobs,
-                    std::move(delta.logprobs), choice.text_offset};
-    for (const auto& event : part.logprobs) {
-      choice.text_offset += count_code_points(plan_.tokenizer->token_bytes(event.id));
-    }
-    Json json = chunk(Json::array({choice_json(plan_.head.dialect, part, *plan_.tokenizer, /*stream=*/true)}));
-    if (last_of_all && !plan_.include_usage) json["timings"] = timings_json(timings(), usage());
-    out += sse_event(json);
-  }
+  const AnswerTotals sum = last_of_all ? totals() : AnswerTotals();
+  out += plan_.writer->delta(index, {std::move(delta), choice.stream.finish_reason(), choice.stream.stop_string()},
+                             last_of_all ? &sum : nullptr);
+  if (last_of_all) out += plan_.writer->end(sum);  // in one write: together they may be more than a connection holds unsent
   exchange_->write(out);
 }
 
@@ -161,7 +130,7 @@ void Generation::end_choice(const Choice& choice, const char* reason) {
   const auto& request = *choice.stream.request();
   const auto& times = request.stream->times;
   const int64_t now = now_ns();
-  if (plan_.entry) plan_.entry->choice_ended(static_cast<size_t>(choice.whole.index), reason);
+  if (plan_.entry) plan_.entry->choice_ended(static_cast<size_t>(&choice - choices_.data()), reason);
   const int64_t first = times.first_token_ns.load();
   context_.metrics.finished({reason, static_cast<int64_t>(request.prompt_ids.size()), choice.stream.completion_tokens(),
                              seconds_between(times.queued_ns.load(), times.admitted_ns.load()),
@@ -174,6 +143,7 @@ Usage Generation::usage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     const auto& request = *choices_[i].stream.request();
     out.completion_tokens += choices_[i].stream.completion_tokens();
+    out.reasoning_tokens += choices_[i].stream.reasoning_tokens();
     if (i % static_cast<size_t>(plan_.choices_per_prompt) != 0) continue;
     // Choices of one prompt find what the first of them computed; what was cached before is the smallest share.
     int32_t cached = INT32_MAX;
@@ -207,19 +177,11 @@ AnswerTimings Generation::timings() const {
 
 void Generation::complete() {
   if (plan_.stream) {
-    std::string out;
-    if (plan_.include_usage) {
-      Json last = answer_json(plan_.head, /*stream=*/true, Json::array());
-      last["usage"] = usage_json(usage());
-      last["timings"] = timings_json(timings(), usage());
-      out += sse_event(last);
-    }
-    exchange_->write(out + kSseDone);
     exchange_->end_stream();
     return done();
   }
   const bool large = std::any_of(choices_.begin(), choices_.end(), [](const Choice& choice) {
-    return choice.whole.logprobs.size() > 256 || choice.whole.text.size() > (size_t{1} << 16);
+    return choice.whole.logprobs.size() > kLargeLogprobs || choice.stream.completion_tokens() > kLargeAnswerTokens;
   });
   if (!large) {
     respond_whole();
@@ -233,13 +195,11 @@ void Generation::complete() {
 }
 
 void Generation::respond_whole() {
-  Json choices = Json::array();
-  for (const Choice& choice : choices_) {
-    choices.push_back(choice_json(plan_.head.dialect, choice.whole, *plan_.tokenizer, /*stream=*/false));
+  std::vector<ChoiceOutput> outputs;
+  for (Choice& choice : choices_) {
+    outputs.push_back({std::move(choice.whole), choice.stream.finish_reason(), choice.stream.stop_string()});
   }
-  Json body = answer_json(plan_.head, /*stream=*/false, std::move(choices));
-  body["usage"] = usage_json(usage());
-  body["timings"] = timings_json(timings(), usage());
+  const Json body = plan_.writer->whole(std::move(outputs), totals());
   HttpResponse response;
   response.body = dump_json(body);
   context_.metrics.http_answer(200);
@@ -252,11 +212,11 @@ void Generation::end_with_error(const ApiError& error) {
   }
   cancel_running();
   if (streaming_) {
-    exchange_->write(sse_event(to_json(error)) + kSseDone);
+    exchange_->write(plan_.writer->fail(error));
     exchange_->end_stream();
   } else {
     context_.metrics.http_answer(error.http_status);
-    exchange_->respond(to_response(error));
+    exchange_->respond(plan_.writer->refusal(error));
   }
   done();
 }

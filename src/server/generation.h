@@ -48,11 +48,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
     explicit Choice(ChoiceStream choice_stream) : stream(std::move(choice_stream)) {}
 
     ChoiceStream stream;
-    bool announced = false;      // chat: the role chunk is out
     bool finish_sent = false;
     int64_t last_token_ns = 0;
-    int64_t text_offset = 0;
-    ChoicePart whole;            // not streaming: what has come so far
+    ChoiceDelta whole;           // not streaming: what has come so far
   };
 
   void pump(size_t index);
@@ -67,7 +65,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void done();
   Usage usage() const;
   AnswerTimings timings() const;
-  Json chunk(Json choices) const;
+  AnswerTotals totals() const { return {usage(), timings()}; }
 
   const GenerationPlan plan_;
   const GenerationContext context_;

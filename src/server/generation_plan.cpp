@@ -6,6 +6,7 @@
 
 #include "server/answer_constraint.h"
 #include "server/chat_prompt.h"
+#include "server/openai_writer.h"
 
 namespace tailrace {
 namespace {
@@ -82,7 +83,6 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
   const bool chat = dialect == ApiDialect::kChat;
   GenerationPlan plan;
   plan.stream = params.stream;
-  plan.include_usage = params.include_usage;
   plan.choices_per_prompt = params.n;
   plan.stops = params.stop;
   plan.position = chat ? TextPosition::kBegin : TextPosition::kContinuation;
@@ -108,7 +108,12 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
       plan.requests.push_back(std::move(request));
     }
   }
-  plan.head = {dialect, answer_id(chat ? "chatcmpl" : "cmpl", plan.requests[0]->id), model.name, unix_seconds()};
+  plan.writer = make_openai_writer(
+      {.head = {dialect, answer_id(chat ? "chatcmpl" : "cmpl", plan.requests[0]->id), model.name, unix_seconds()},
+       .num_choices = plan.requests.size(),
+       .logprobs = params.num_top_logprobs >= 0,
+       .include_usage = params.include_usage,
+       .tokenizer = plan.tokenizer});
   return plan;
 }
 

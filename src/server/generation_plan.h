@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/request.h"
+#include "server/answer_writer.h"
 #include "server/openai_request.h"
-#include "server/openai_response.h"
 #include "server/request_log.h"
 #include "server/seed_source.h"
 #include "server/served_model.h"
@@ -28,8 +28,9 @@ struct OutputPlan {
 };
 
 struct GenerationPlan {
-  AnswerHead head;
-  bool stream = false, include_usage = false;
+  std::unique_ptr<AnswerWriter> writer;  // words the answer; another dialect than OpenAI's completions puts its own here
+  std::string id;                        // the answer's, as its writer says it
+  bool stream = false;
   std::vector<std::shared_ptr<const Request>> requests;  // choices in order: all of prompt 0, all of prompt 1 ...
   int32_t choices_per_prompt = 1;
   std::vector<std::string> stops;

@@ -37,6 +37,18 @@ void FieldReader::set_error(const std::string& name, std::string message, std::s
   if (!error_) error_ = ApiError{400, prefix_ + name + " " + message, prefix_ + name, std::move(code)};
 }
 
+ApiExpected<Json> parse_object(std::string_view body, const JsonLimits& limits) {
+  auto parsed = parse_json(body, limits);
+  if (!parsed && parsed.error().code != StatusCode::kInvalidArgument) {
+    return api_fail(from_status(Status(parsed.error().code, parsed.error().message)));
+  }
+  if (!parsed) return api_fail({400, parsed.error().message, parsed.error().top_level_key, "invalid_json"});
+  if (!parsed->is_object()) {
+    return api_fail({400, std::string("the body must be a JSON object, not ") + json_kind(*parsed), "", "invalid_json"});
+  }
+  return std::move(*parsed);
+}
+
 void FieldReader::read(const char* name, bool& out) {
   if (const Json* value = get(name)) {
     if (!value->is_boolean()) return set_error(name, std::string("must be a boolean, not ") + json_kind(*value));

@@ -52,6 +52,9 @@ class FieldReader {
   std::optional<ApiError> error_;
 };
 
+// A request's body as the object that it has to be. Errors: 400 invalid_json with the member at fault, take_memory's.
+ApiExpected<Json> parse_object(std::string_view body, const JsonLimits& limits);
+
 // "a string", "a number" ...: how errors name what they found.
 const char* json_kind(const Json& value);
 

@@ -15,18 +15,6 @@ constexpr size_t kMaxPromptBytes = size_t{1} << 30;  // the body's bound is lowe
 constexpr size_t kMaxModelBytes = 1024;
 constexpr size_t kMaxTemplateKwargsBytes = size_t{256} << 10;  // switches and a few texts; every render copies them
 
-ApiExpected<Json> parse_object(std::string_view body, const JsonLimits& limits) {
-  auto parsed = parse_json(body, limits);
-  if (!parsed && parsed.error().code != StatusCode::kInvalidArgument) {
-    return api_fail(from_status(Status(parsed.error().code, parsed.error().message)));
-  }
-  if (!parsed) return api_fail({400, parsed.error().message, parsed.error().top_level_key, "invalid_json"});
-  if (!parsed->is_object()) {
-    return api_fail({400, std::string("the body must be a JSON object, not ") + json_kind(*parsed), "", "invalid_json"});
-  }
-  return std::move(*parsed);
-}
-
 void read_stop(FieldReader& fields, std::vector<std::string>& out) {
   const Json* value = fields.get("stop");
   if (value == nullptr) return;
@@ -139,19 +127,10 @@ void read_generation_params(FieldReader& fields, const RequestBounds& bounds, bo
   fields.read("min_tokens", min_tokens, 0, kMaxTokens);
   out.min_tokens = min_tokens.value_or(0);
   if (out.max_tokens && out.min_tokens > *out.max_tokens) fields.set_error("min_tokens", "is more than max_tokens");
-  fields.read("temperature", out.temperature, 0, 2);
-  fields.read("top_p", out.top_p, 0, 1, /*lo_open=*/true);
-  fields.read("min_p", out.min_p, 0, 1);
-  fields.read("repetition_penalty", out.repetition_penalty, 0, 10, /*lo_open=*/true);
-  fields.read("presence_penalty", out.presence_penalty, -2, 2);
-  fields.read("frequency_penalty", out.frequency_penalty, -2, 2);
-  read_top_k(fields, out.top_k);
-  read_seed(fields, out.seed);
-  read_logit_bias(fields, bounds.vocab_size, out.logit_bias);
+  read_sampling_params(fields, bounds, out);
   read_stop(fields, out.stop);
   read_token_ids(fields, "stop_token_ids", bounds.vocab_size, kMaxStopTokenIds / 2, out.stop_token_ids);
   fields.read("ignore_eos", out.ignore_eos);
-  fields.read("cache_salt", out.cache_salt, 256);
   read_answer_form(fields, out.form);
   if (out.form && out.ignore_eos) fields.set_error("ignore_eos", "and " + out.form->field + " exclude each other");
   for (const char* label : {"user", "safety_identifier", "metadata", "store", "prompt_cache_key"}) fields.ignore(label);
@@ -178,24 +157,14 @@ void refuse_chat_features(FieldReader& fields) {
 }
 
 void read_template_options(FieldReader& fields, ChatRequest& out) {
-  if (const Json* kwargs = fields.get("chat_template_kwargs")) {
-    if (!kwargs->is_object()) return fields.set_error("chat_template_kwargs", "must be an object");
-    if (text_bytes(*kwargs) > kMaxTemplateKwargsBytes) {
-      return fields.set_error("chat_template_kwargs", "is larger than " + std::to_string(kMaxTemplateKwargsBytes >> 10) + " KiB");
-    }
-    for (const char* taken : {"messages", "tools", "add_generation_prompt"}) {
-      if (kwargs->contains(taken)) return fields.set_error("chat_template_kwargs", std::string("must not set ") + taken);
-    }
-    out.template_kwargs = *kwargs;
-  }
+  read_template_kwargs(fields, out.template_kwargs);
   fields.read("add_generation_prompt", out.add_generation_prompt);
   fields.refuse("continue_final_message", {Json(false)}, "use /v1/completions with a prompt that ends where you want");
 }
 
 void read_reasoning_effort(FieldReader& fields, std::string& out) {
   fields.read("reasoning_effort", out, 64);
-  constexpr std::string_view kKnown[] = {"", "none", "minimal", "low", "medium", "high", "xhigh"};
-  if (std::find(std::begin(kKnown), std::end(kKnown), out) == std::end(kKnown)) {
+  if (!out.empty() && !is_reasoning_effort(out)) {
     fields.set_error("reasoning_effort", "must be none, minimal, low, medium, high or xhigh");
   }
 }
@@ -267,6 +236,37 @@ void read_completion_logprobs(FieldReader& fields, GenerationParams& out) {
 }
 
 }  // namespace
+
+void read_sampling_params(FieldReader& fields, const RequestBounds& bounds, GenerationParams& out) {
+  fields.read("temperature", out.temperature, 0, 2);
+  fields.read("top_p", out.top_p, 0, 1, /*lo_open=*/true);
+  fields.read("min_p", out.min_p, 0, 1);
+  fields.read("repetition_penalty", out.repetition_penalty, 0, 10, /*lo_open=*/true);
+  fields.read("presence_penalty", out.presence_penalty, -2, 2);
+  fields.read("frequency_penalty", out.frequency_penalty, -2, 2);
+  read_top_k(fields, out.top_k);
+  read_seed(fields, out.seed);
+  read_logit_bias(fields, bounds.vocab_size, out.logit_bias);
+  fields.read("cache_salt", out.cache_salt, 256);
+}
+
+bool is_reasoning_effort(std::string_view word) {
+  constexpr std::string_view kKnown[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+  return std::find(std::begin(kKnown), std::end(kKnown), word) != std::end(kKnown);
+}
+
+void read_template_kwargs(FieldReader& fields, Json& out) {
+  const Json* kwargs = fields.get("chat_template_kwargs");
+  if (kwargs == nullptr) return;
+  if (!kwargs->is_object()) return fields.set_error("chat_template_kwargs", "must be an object");
+  if (text_bytes(*kwargs) > kMaxTemplateKwargsBytes) {
+    return fields.set_error("chat_template_kwargs", "is larger than " + std::to_string(kMaxTemplateKwargsBytes >> 10) + " KiB");
+  }
+  for (const char* taken : {"messages", "tools", "add_generation_prompt"}) {
+    if (kwargs->contains(taken)) return fields.set_error("chat_template_kwargs", std::string("must not set ") + taken);
+  }
+  out = *kwargs;
+}
 
 ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds,
                                             const JsonLimits& limits) {

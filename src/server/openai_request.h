@@ -77,6 +77,13 @@ struct DetokenizeRequest {
   std::vector<TokenId> tokens;
 };
 
+// The fields of sampling that every dialect of OpenAI's has here: temperature to logit_bias, and cache_salt.
+void read_sampling_params(FieldReader& fields, const RequestBounds& bounds, GenerationParams& out);
+// chat_template_kwargs.
+void read_template_kwargs(FieldReader& fields, Json& out);
+// One of OpenAI's words for it, from none to xhigh.
+bool is_reasoning_effort(std::string_view word);
+
 // `body` is the raw request body; `limits` are of its JSON.
 ApiExpected<ChatRequest> parse_chat_request(std::string_view body, const RequestBounds& bounds,
                                             const JsonLimits& limits = {});

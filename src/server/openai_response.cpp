@@ -31,14 +31,9 @@ Json chat_token(const Tokenizer& tokenizer, TokenId id, float logprob) {
   return {{"token", token_text(bytes)}, {"logprob", finite(logprob)}, {"bytes", bytes_json(bytes)}};
 }
 
-Json chat_logprobs(const std::vector<TokenEvent>& events, const Tokenizer& tokenizer) {
+Json chat_logprobs(const std::vector<ListedToken>& tokens, const Tokenizer& tokenizer) {
   Json content = Json::array();
-  for (const TokenEvent& event : events) {
-    Json entry = chat_token(tokenizer, event.id, event.logprob);
-    entry["top_logprobs"] = Json::array();
-    for (const auto& top : event.top_logprobs) entry["top_logprobs"].push_back(chat_token(tokenizer, top.id, top.logprob));
-    content.push_back(std::move(entry));
-  }
+  for (const ListedToken& token : tokens) content.push_back(token_json(token.event, tokenizer));
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
@@ -48,7 +43,8 @@ Json completion_logprobs(const ChoicePart& part, const Tokenizer& tokenizer) {
   Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array(),
        raw = Json::array();
   int64_t offset = part.text_offset;
-  for (const TokenEvent& event : part.logprobs) {
+  for (const ListedToken& token : part.delta.logprobs) {
+    const TokenEvent& event = token.event;
     const std::string_view bytes = tokenizer.token_bytes(event.id);
     tokens.push_back(token_text(bytes));
     logprobs.push_back(finite(event.logprob));
@@ -78,11 +74,19 @@ int64_t count_code_points(std::string_view bytes) {
   return std::count_if(bytes.begin(), bytes.end(), [](char byte) { return (byte & 0xC0) != 0x80; });
 }
 
+Json token_json(const TokenEvent& event, const Tokenizer& tokenizer) {
+  Json out = chat_token(tokenizer, event.id, event.logprob);
+  out["top_logprobs"] = Json::array();
+  for (const auto& top : event.top_logprobs) out["top_logprobs"].push_back(chat_token(tokenizer, top.id, top.logprob));
+  return out;
+}
+
 Json usage_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}}};
 }
 
 Json timings_json(const AnswerTimings& timings, const Usage& usage) {
@@ -103,24 +107,27 @@ Json timings_json(const AnswerTimings& timings, const Usage& usage) {
 
 namespace {
 
-Json call_json(const ToolCallDelta& call, bool stream) {
-  Json out = stream ? Json{{"index", call.index}} : Json::object();
-  if (!call.id.empty()) {
-    out["id"] = call.id;
+Json call_json(const AnswerPiece& call, bool stream) {
+  Json out = stream ? Json{{"index", call.call}} : Json::object();
+  if (!call.call_id.empty()) {
+    out["id"] = call.call_id;
     out["type"] = "function";
   }
-  out["function"] = call.id.empty() ? Json::object() : Json{{"name", call.name}};
-  out["function"]["arguments"] = call.arguments;
+  out["function"] = call.call_id.empty() ? Json::object() : Json{{"name", call.name}};
+  out["function"]["arguments"] = call.text;
   return out;
 }
 
 // A chat choice's message, or what a chunk adds to it.
 Json message_json(const ChoicePart& part, bool stream) {
-  Json out = stream ? Json::object() : Json{{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
-  if (stream && !part.text.empty()) out["content"] = part.text;
-  if (!stream && part.text.empty() && !part.calls.empty()) out["content"] = nullptr;
-  if (!part.reasoning.empty()) out["reasoning_content"] = part.reasoning;
-  for (const auto& call : part.calls) out["tool_calls"].push_back(call_json(call, stream));
+  const std::string text = part.delta.text_of(AnswerPiece::Kind::kContent);
+  const std::string reasoning = part.delta.text_of(AnswerPiece::Kind::kReasoning);
+  const auto calls = part.delta.calls();
+  Json out = stream ? Json::object() : Json{{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+  if (stream && !text.empty()) out["content"] = text;
+  if (!stream && text.empty() && !calls.empty()) out["content"] = nullptr;
+  if (!reasoning.empty()) out["reasoning_content"] = reasoning;
+  for (const auto& call : calls) out["tool_calls"].push_back(call_json(call, stream));
   return out;
 }
 
@@ -129,11 +136,11 @@ Json message_json(const ChoicePart& part, bool stream) {
 Json choice_json(ApiDialect dialect, const ChoicePart& part, const Tokenizer& tokenizer, bool stream) {
   Json choice = {{"index", part.index}};
   if (dialect == ApiDialect::kCompletion) {
-    choice["text"] = part.text;
+    choice["text"] = part.delta.text_of(AnswerPiece::Kind::kContent);
     choice["logprobs"] = part.has_logprobs ? completion_logprobs(part, tokenizer) : Json(nullptr);
   } else {
     choice[stream ? "delta" : "message"] = message_json(part, stream);
-    choice["logprobs"] = part.has_logprobs ? chat_logprobs(part.logprobs, tokenizer) : Json(nullptr);
+    choice["logprobs"] = part.has_logprobs ? chat_logprobs(part.delta.logprobs, tokenizer) : Json(nullptr);
   }
   choice["finish_reason"] = part.finish_reason == nullptr ? Json(nullptr) : Json(part.finish_reason);
   return choice;

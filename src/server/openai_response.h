@@ -6,8 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/request.h"
-#include "server/choice_stream.h"
+#include "server/answer_writer.h"
 #include "server/json.h"
 #include "text/tokenizer.h"
 
@@ -23,30 +22,19 @@ struct AnswerHead {
   int64_t created_s = 0;    // Unix time
 };
 
-struct Usage {
-  int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
-};
-
-// Times of a request, as llama.cpp names them, in `timings`. Of several choices the earliest start and the latest end.
-struct AnswerTimings {
-  int64_t received_ns = 0, queued_ns = 0, admitted_ns = 0, first_token_ns = 0, finished_ns = 0;
-  int64_t gpu_idle_us = 0, preemptions = 0;
-};
-
 // One choice's part of a chunk or of a whole response.
 struct ChoicePart {
   int32_t index = 0;
-  std::string text;
-  std::string reasoning;
-  std::vector<ToolCallDelta> calls;     // whole response: one entry per call
+  ChoiceDelta delta;
   const char* finish_reason = nullptr;  // null: not yet
   bool has_logprobs = false;
-  std::vector<TokenEvent> logprobs;
-  int64_t text_offset = 0;              // completions: code points of the tokens before logprobs[0]
+  int64_t text_offset = 0;              // completions: code points of the tokens before delta.logprobs[0]
 };
 
 // Bytes that begin a code point; of a token cut inside one, the part that holds its first byte counts it.
 int64_t count_code_points(std::string_view bytes);
+// {"token", "logprob", "bytes", "top_logprobs"} of a token in a chat.
+Json token_json(const TokenEvent& event, const Tokenizer& tokenizer);
 Json usage_json(const Usage& usage);
 Json timings_json(const AnswerTimings& timings, const Usage& usage);
 Json choice_json(ApiDialect dialect, const ChoicePart& part, const Tokenizer& tokenizer, bool stream);

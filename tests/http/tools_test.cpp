@@ -1,5 +1,6 @@
 // Reasoning and tool calls through HTTP: requests, deltas, finish reasons, the same streamed or not.
 #include "http/server_fixture.h"
+#include "server/choice_stream.h"
 
 namespace tailrace::test {
 namespace {
@@ -135,8 +136,8 @@ TEST(Tools, arguments_go_out_as_they_come) {
     event.id = id;
     stream.accept(event);
     const ChoiceDelta delta = stream.take_delta();
-    std::string line = delta.text;
-    for (const auto& call : delta.calls) line += (call.id.empty() ? "+" : call.name + "+") + call.arguments;
+    std::string line = delta.text_of(AnswerPiece::Kind::kContent);
+    for (const auto& call : delta.calls()) line += (call.call_id.empty() ? "+" : call.name + "+") + call.text;
     sent.push_back(line);
   }
   EXPECT_EQ(sent, (std::vector<std::string>{"Sure", ".", "", "", "get_time+{\"tz\":\"Eur", "+ope/", "+Paris\"", "+}",

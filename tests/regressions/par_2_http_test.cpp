@@ -1,5 +1,6 @@
 // PAR-2: Qwen's XML calls while streaming. tests/output has the corpus, cut everywhere.
 #include "http/server_fixture.h"
+#include "server/choice_stream.h"
 
 namespace tailrace::test {
 namespace {
@@ -62,7 +63,7 @@ TEST(Par2, string_values_stream) {
     TokenEvent event;
     event.id = id = text.next(id);
     stream.accept(event);
-    for (const auto& call : stream.take_delta().calls) sent.push_back(call.name + call.arguments);
+    for (const auto& call : stream.take_delta().calls()) sent.push_back(call.name + call.text);
   }
   EXPECT_EQ(sent, (std::vector<std::string>{"write_file{\"path\":\"/tmp/a", ".txt", "\",\"content\":\"line1",
                                             "\\n</tool_call> is text", "\"", ",\"n\":3}"}));
