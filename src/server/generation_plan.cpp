@@ -79,7 +79,8 @@ ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const Generati
 
 ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const GenerationParams& params, ApiDialect dialect,
                                       std::vector<std::vector<TokenId>> prompts,
-                                      std::shared_ptr<const TokenConstraint> constraint, SeedSource& seeds) {
+                                      std::shared_ptr<const TokenConstraint> constraint, SeedSource& seeds,
+                                      const std::vector<std::string>& echo = {}) {
   const bool chat = dialect == ApiDialect::kChat;
   GenerationPlan plan;
   plan.stream = params.stream;
@@ -108,10 +109,14 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
       plan.requests.push_back(std::move(request));
     }
   }
+  plan.id = answer_id(chat ? "chatcmpl" : "cmpl", plan.requests[0]->id);
+  std::vector<std::string> begins;
+  for (const std::string& text : echo) begins.insert(begins.end(), static_cast<size_t>(params.n), text);
   plan.writer = make_openai_writer(
-      {.head = {dialect, answer_id(chat ? "chatcmpl" : "cmpl", plan.requests[0]->id), model.name, unix_seconds()},
+      {.head = {dialect, plan.id, model.name, unix_seconds()},
        .num_choices = plan.requests.size(),
        .logprobs = params.num_top_logprobs >= 0,
+       .echo = std::move(begins),
        .include_usage = params.include_usage,
        .tokenizer = plan.tokenizer});
   return plan;
@@ -125,6 +130,16 @@ ApiError with_param(const Status& status, const char* param) {
 
 tl::unexpected<ApiError> too_long(const Status& status, const char* param) {
   return api_fail({400, status.message(), param, "context_length_exceeded"});
+}
+
+// What `echo` gives back: a text as it was sent, ids as the text that they spell.
+std::vector<std::string> prompt_texts(const ServedModel& model, const CompletionRequest& request) {
+  std::vector<std::string> out;
+  for (const auto& prompt : request.prompts) {
+    const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);
+    out.push_back(ids != nullptr ? model.text->tokenizer->decode(*ids, /*skip_special=*/false) : std::get<std::string>(prompt));
+  }
+  return out;
 }
 
 }  // namespace
@@ -205,7 +220,8 @@ ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const Comp
   }
   auto constraint = completion_constraint(model, request);
   if (!constraint) return api_fail(constraint.error());
-  return make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), std::move(*constraint), seeds);
+  return make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), std::move(*constraint), seeds,
+                   request.echo ? prompt_texts(model, request) : std::vector<std::string>());
 }
 
 }  // namespace tailrace

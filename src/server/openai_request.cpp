@@ -285,7 +285,10 @@ ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, c
   read_completion_logprobs(fields, request.params);
   fields.refuse("suffix", {Json("")}, "there is no fill-in-the-middle");
   fields.refuse("best_of", {Json(request.params.n)}, "ask for n choices and rank them");
-  fields.refuse("echo", {Json(false)}, "the prompt is not returned");
+  fields.read("echo", request.echo);
+  if (request.echo && request.params.num_top_logprobs >= 0) {
+    fields.set_error("echo", "and logprobs exclude each other: prompts have none", "unsupported_parameter");
+  }
   read_prompts(fields, bounds, request);
   fields.refuse_unknown();
   if (!fields.ok()) return api_fail(*fields.error());

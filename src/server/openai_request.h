@@ -64,6 +64,7 @@ struct ChatRequest {
 struct CompletionRequest {
   GenerationParams params;
   std::vector<std::variant<std::string, std::vector<TokenId>>> prompts;  // at least one
+  bool echo = false;                        // texts begin with the prompt's
 };
 
 struct TokenizeRequest {

@@ -360,7 +360,7 @@ TEST(OpenaiRequest, completion_only_fields) {
   const auto parsed = parse_completion_request(R"({"prompt":"x","logprobs":5,"echo":false,"best_of":1,"suffix":null})", kBounds);
   ASSERT_TRUE(parsed.has_value());
   EXPECT_EQ(parsed->params.num_top_logprobs, 5);
-  EXPECT_EQ(completion_error(R"({"prompt":"x","echo":true})"), "echo");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","echo":true,"logprobs":0})"), "echo");
   EXPECT_EQ(completion_error(R"({"prompt":"x","best_of":3})"), "best_of");
   EXPECT_EQ(completion_error(R"({"prompt":"x","suffix":"y"})"), "suffix");
   EXPECT_EQ(completion_error(R"({"prompt":"x","logprobs":true})"), "logprobs");

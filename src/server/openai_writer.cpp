@@ -50,6 +50,7 @@ class OpenAiWriter : public AnswerWriter {
  private:
   struct Choice {
     bool announced = false;  // chat: the role chunk is out
+    bool begun = false;      // some of its output is
     int64_t text_offset = 0;
   };
 
@@ -61,6 +62,9 @@ class OpenAiWriter : public AnswerWriter {
 
   Json to_json(size_t index, ChoiceOutput output, bool stream) {
     Choice& choice = choices_[index];
+    if (!std::exchange(choice.begun, true) && !answer_.echo.empty()) {
+      output.delta.pieces.insert(output.delta.pieces.begin(), AnswerPiece{.text = answer_.echo[index]});
+    }
     ChoicePart part{.index = static_cast<int32_t>(index),
                     .delta = std::move(output.delta),
                     .finish_reason = output.finish_reason,

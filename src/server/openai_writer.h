@@ -13,6 +13,7 @@ struct OpenAiAnswer {
   AnswerHead head;
   size_t num_choices = 1;
   bool logprobs = false;
+  std::vector<std::string> echo;  // by choice, what its text begins with; empty: nothing
   bool include_usage = false;  // streamed: usage in a last chunk of its own
   std::shared_ptr<const Tokenizer> tokenizer;
 };
