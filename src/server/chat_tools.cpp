@@ -41,26 +41,9 @@ ApiExpected<Json> check_tool(const Json& tool, const std::string& path, std::set
   if (!fields.ok()) return api_fail(*fields.error());
   const std::string inner_path = path + ".function";
   if (!function->is_object()) return not_object(inner_path, *function);
-  FieldReader inner(*function, inner_path + ".");
-  std::string name, description;
-  inner.read("name", name, kMaxTextBytes);
-  inner.read("description", description, kMaxTextBytes);
-  const Json* parameters = inner.get("parameters");
-  bool strict = false;
-  inner.read("strict", strict);
-  inner.refuse_unknown();
-  if (inner.ok()) check_name(inner, name);
-  if (inner.ok() && parameters != nullptr && !parameters->is_object()) {
-    inner.set_error("parameters", "must be an object");
-  }
-  if (inner.ok() && !names.insert(name).second) inner.set_error("name", "'" + name + "' is offered twice");
-  if (!inner.ok()) return api_fail(*inner.error());
-  if (strict) strict_names.insert(name);
-  Json out = {{"type", "function"}, {"function", Json::object()}};
-  for (const auto& [key, value] : function->items()) {
-    if (!value.is_null() && key != "strict") out["function"][key] = value;
-  }
-  return out;
+  auto checked = check_function(*function, inner_path, names, strict_names);
+  if (!checked) return api_fail(checked.error());
+  return Json{{"type", "function"}, {"function", std::move(*checked)}};
 }
 
 ApiExpected<Json> check_tools(const Json& tools, std::set<std::string>& strict) {
@@ -89,12 +72,8 @@ void read_named_choice(FieldReader& fields, const Json& choice, ToolParams& out)
   if (named.ok() && (function == nullptr || !function->is_object())) named.set_error("function", "must be an object");
   if (!named.ok()) return fields.adopt(*named.error());
   FieldReader inner(*function, "tool_choice.function.");
-  inner.read("name", out.forced, kMaxTextBytes);
+  read_forced_name(inner, out);
   inner.refuse_unknown();
-  const auto offered = [&](const Json& tool) { return tool["function"]["name"] == out.forced; };
-  if (inner.ok() && std::none_of(out.offered.begin(), out.offered.end(), offered)) {
-    inner.set_error("name", "'" + out.forced.substr(0, kMaxToolNameBytes) + "' is not among the tools");
-  }
   if (!inner.ok()) fields.adopt(*inner.error());
 }
 
@@ -119,13 +98,20 @@ size_t count_values(const Json& json) {
   return count + (json.is_object() ? json.size() : 0);
 }
 
-ApiExpected<Json> parse_arguments(const std::string& text, const std::string& path, CallHistory& history) {
+// The call's arguments, JSON as text.
+Json parse_arguments(FieldReader& fields, const std::string& text, CallHistory& history) {
   if (text.find_first_not_of(" \n\r\t") == std::string::npos) return Json::object();  // a call without arguments
   JsonLimits limits;
   limits.max_values = history.values_left;
   auto parsed = parse_json(text, limits);
-  if (!parsed) return bad_field(path, path + " must be a JSON object as text: " + parsed.error().message);
-  if (!parsed->is_object()) return bad_field(path, path + " must be a JSON object as text, not " + json_kind(*parsed));
+  if (!parsed) {
+    fields.set_error("arguments", "must be a JSON object as text: " + parsed.error().message);
+    return {};
+  }
+  if (!parsed->is_object()) {
+    fields.set_error("arguments", std::string("must be a JSON object as text, not ") + json_kind(*parsed));
+    return {};
+  }
   history.values_left -= std::min(history.values_left, count_values(*parsed));
   return std::move(*parsed);
 }
@@ -150,15 +136,53 @@ ApiExpected<Json> check_call(const Json& call, const std::string& path, CallHist
   inner.read("name", name, kMaxTextBytes);
   inner.read("arguments", text, kMaxTextBytes);
   inner.refuse_unknown();
-  if (inner.ok()) check_name(inner, name);
-  if (!inner.ok()) return api_fail(*inner.error());
-  auto arguments = parse_arguments(text, inner_path + ".arguments", history);
-  if (!arguments) return api_fail(arguments.error());
-  history.ids.insert(id);
-  return Json{{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(*arguments)}}}};
+  return make_call(inner, id, name, text, history);
 }
 
 }  // namespace
+
+ApiExpected<Json> check_function(const Json& function, const std::string& path, std::set<std::string>& names,
+                                 std::set<std::string>& strict_names, bool typed) {
+  FieldReader fields(function, path + ".");
+  if (typed) fields.ignore("type");
+  std::string name, description;
+  fields.read("name", name, kMaxTextBytes);
+  fields.read("description", description, kMaxTextBytes);
+  const Json* parameters = fields.get("parameters");
+  bool strict = false;
+  fields.read("strict", strict);
+  fields.refuse_unknown();
+  if (fields.ok()) check_name(fields, name);
+  if (fields.ok() && parameters != nullptr && !parameters->is_object()) {
+    fields.set_error("parameters", "must be an object");
+  }
+  if (fields.ok() && !names.insert(name).second) fields.set_error("name", "'" + name + "' is offered twice");
+  if (!fields.ok()) return api_fail(*fields.error());
+  if (strict) strict_names.insert(name);
+  Json out = Json::object();
+  for (const auto& [key, value] : function.items()) {
+    if (!value.is_null() && key != "strict" && key != "type") out[key] = value;
+  }
+  return out;
+}
+
+void read_forced_name(FieldReader& fields, ToolParams& out) {
+  fields.read("name", out.forced, kMaxTextBytes);
+  const auto offered = [&](const Json& tool) { return tool["function"]["name"] == out.forced; };
+  if (fields.ok() && std::none_of(out.offered.begin(), out.offered.end(), offered)) {
+    fields.set_error("name", "'" + out.forced.substr(0, kMaxToolNameBytes) + "' is not among the tools");
+  }
+}
+
+ApiExpected<Json> make_call(FieldReader& fields, const std::string& id, const std::string& name,
+                            const std::string& arguments, CallHistory& history) {
+  if (fields.ok()) check_name(fields, name);
+  Json parsed;
+  if (fields.ok()) parsed = parse_arguments(fields, arguments, history);
+  if (!fields.ok()) return api_fail(*fields.error());
+  history.ids.insert(id);
+  return Json{{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(parsed)}}}};
+}
 
 void read_tools(FieldReader& fields, ToolParams& out) {
   if (const Json* tools = fields.get("tools")) {

@@ -36,8 +36,19 @@ struct CallHistory {
 // Reads tools, tool_choice and parallel_tool_calls.
 void read_tools(FieldReader& fields, ToolParams& out);
 
-// An assistant message's tool_calls, with their arguments as objects: templates iterate over them. `path`:
-// "messages[3].tool_calls". Adds the calls to `history`.
+// What an entry of tools says of its function: without null members and "strict". `typed`: a "type" beside the name has been
+// read. Adds to the names seen, and to those that are strict.
+ApiExpected<Json> check_function(const Json& function, const std::string& path, std::set<std::string>& names,
+                                 std::set<std::string>& strict_names, bool typed = false);
+// The name of the function that must be called, one of out.offered.
+void read_forced_name(FieldReader& fields, ToolParams& out);
+
+// A call in an earlier message, its arguments (JSON as text) as an object: templates iterate over them. Adds it to
+// `history`; errors are of the fields "name" and "arguments".
+ApiExpected<Json> make_call(FieldReader& fields, const std::string& id, const std::string& name,
+                            const std::string& arguments, CallHistory& history);
+
+// An assistant message's tool_calls, as make_call makes them. `path`: "messages[3].tool_calls".
 ApiExpected<Json> check_tool_calls(const Json& calls, const std::string& path, CallHistory& history);
 
 }  // namespace tailrace

@@ -142,6 +142,12 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
   app.add_option("--max-queued-requests", limits.max_queued_requests,
                  "accepted but not running; beyond: 503 (default 256)")
       ->check(CLI::Range(1, 1 << 20))->group("HTTP")->option_text("N");
+  app.add_option("--max-stored-responses", limits.max_stored_responses,
+                 "answers of /v1/responses kept to be read or continued, the last used first; 0: none (default 1024)")
+      ->check(CLI::Range(0, 1 << 20))->group("HTTP")->option_text("N");
+  app.add_option("--max-stored-response-bytes", limits.max_stored_response_bytes,
+                 "and their bytes, all together (default 67108864)")
+      ->check(CLI::Range(int64_t{1} << 10, int64_t{1} << 40))->group("HTTP")->option_text("BYTES");
   app.add_option("--max-connections", http.max_connections, "open connections (default 1024)")
       ->check(CLI::Range(1, 1 << 16))->group("HTTP")->option_text("N");
   app.add_option("--max-body-bytes", http.max_body_bytes, "largest request body; beyond: 413 (default 32 MiB)")

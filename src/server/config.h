@@ -71,6 +71,8 @@ struct HttpOptions {
 
 struct LimitOptions {
   int32_t max_queued_requests = 256;  // accepted but not running; beyond: 503 with Retry-After
+  int64_t max_stored_responses = 1024;  // answers of /v1/responses that can be read and continued; 0: none is stored
+  int64_t max_stored_response_bytes = int64_t{64} << 20;  // of all of them
   double request_timeout_s = 0;       // 0: none
   double shutdown_timeout_s = 30;     // SIGTERM: running requests may finish for this long
   double health_timeout_s = 60;       // a busy engine without a heartbeat for this long is reported as hung

@@ -76,7 +76,7 @@ TEST(Config, every_flag_reaches_its_field) {
        "--random-seed", "10", "--threads", "11",
        "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
        "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048",
-       "--max-total-body-bytes", "4096"});
+       "--max-total-body-bytes", "4096", "--max-stored-responses", "0", "--max-stored-response-bytes", "8192"});
   EXPECT_EQ(config.model.served_name, "name");
   EXPECT_EQ(config.model.context_length, 600);
   EXPECT_EQ(config.model.load_format, LoadFormat::kDummy);
@@ -94,6 +94,8 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.http.max_total_body_bytes, 4096);
   EXPECT_EQ(config.http.tokenizer_threads, 2);
   EXPECT_EQ(config.limits.max_queued_requests, 4);
+  EXPECT_EQ(config.limits.max_stored_responses, 0);
+  EXPECT_EQ(config.limits.max_stored_response_bytes, 8192);
   EXPECT_EQ(config.limits.request_timeout_s, 1.5);
   EXPECT_EQ(config.limits.shutdown_timeout_s, 2);
   EXPECT_EQ(config.limits.health_timeout_s, 3);

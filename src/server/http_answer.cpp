@@ -96,8 +96,9 @@ void HttpAnswer::write(std::string_view bytes) {
   std::lock_guard lock(mutex_);
   if (left_ || cut_off_ || bytes.empty() || wiring_.head_only) return;
   CHECK(streaming_ && !ended_);
+  const bool slow = unsent_.size() + taken_ > wiring_.max_unsent_bytes;
   queue_locked(bytes);
-  if (unsent_.size() + taken_ > wiring_.max_unsent_bytes) {
+  if (slow) {
     cut_off_ = true;
     signalled_ = false;  // the connection sits in a write that makes no progress: tell it again
   }

@@ -89,8 +89,16 @@ void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& re
     response.body = metrics.serialize();
     return send(exchange, std::move(response));
   }
+  if (request.path.starts_with("/v1/responses/")) return stored_response(exchange, request);
   if (request.path == "/v1/requests") return send(exchange, json_response(requests.to_json(request.key.get())));
   models(exchange, request.path);
+}
+
+void HttpServer::Impl::stored_response(Exchange exchange, HttpRequest request) {
+  workers.submit([this, exchange = std::move(exchange), request = std::move(request), guard = activity()] {
+    auto answered = responses.answer(request.method, request.path, request.query, owner_of(request));
+    send(exchange, answered ? std::move(*answered) : to_response(answered.error()));
+  });
 }
 
 void HttpServer::Impl::models(const Exchange& exchange, const std::string& path) {
@@ -163,6 +171,9 @@ ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, co
   if (request.path == "/v1/completions") {
     auto parsed = parse_completion_request(request.body, bounds, limits_of(request));
     return parsed ? plan_completion(served, *parsed, seeds) : api_fail(parsed.error());
+  }
+  if (request.path == "/v1/responses") {
+    return responses.plan(served, request.body, owner_of(request), bounds, limits_of(request), seeds);
   }
   auto parsed = parse_chat_request(request.body, bounds, limits_of(request));
   return parsed ? plan_chat(served, *parsed, seeds) : api_fail(parsed.error());

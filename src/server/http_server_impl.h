@@ -21,6 +21,7 @@
 #include "server/http_listener.h"
 #include "server/http_server.h"
 #include "server/request_log.h"
+#include "server/responses_api.h"
 
 namespace tailrace {
 
@@ -34,6 +35,9 @@ struct HttpServer::Impl {
 
   // What is parsed from the body counts as the body does.
   static JsonLimits limits_of(const HttpRequest& request);
+
+  // Whose stored answers a request may see.
+  static ResponsesApi::Owner owner_of(const HttpRequest& request) { return request.key ? request.key->use : nullptr; }
 
   // Counts a request from its arrival to its end, whatever that is.
   std::shared_ptr<void> activity() {
@@ -68,6 +72,7 @@ struct HttpServer::Impl {
   void answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard);
   void abort_requests(const Exchange& exchange, const HttpRequest& request);
   void models(const Exchange& exchange, const std::string& path);
+  void stored_response(Exchange exchange, HttpRequest request);
   void generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
                 std::shared_ptr<void> guard);
   ApiExpected<GenerationPlan> plan(const ServedModel& served, const HttpRequest& request);
@@ -79,6 +84,7 @@ struct HttpServer::Impl {
   EngineStatus& status;
   Metrics metrics;
   SeedSource seeds, ids;  // of sampling and calls; of requests
+  ResponsesApi responses;
   const Cors cors;
   const EventLog events;
   RequestLog requests;

@@ -1,0 +1,34 @@
+// ResponsesApi: /v1/responses: requests become plans, and stored answers are read, listed and deleted.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/generation_plan.h"
+#include "server/http_exchange.h"
+#include "server/response_store.h"
+
+namespace tailrace {
+
+// Thread-safe. `owner` tells the holders of different API keys apart: nobody finds what another has stored.
+class ResponsesApi {
+ public:
+  using Owner = std::shared_ptr<const void>;
+
+  // max_stored 0: nothing is stored.
+  ResponsesApi(int64_t max_stored, int64_t max_stored_bytes)
+      : store_(std::make_shared<ResponseStore>(max_stored, max_stored_bytes)) {}
+
+  // Errors: as plan_chat's, in this API's words; 404 for a previous_response_id that is not stored.
+  ApiExpected<GenerationPlan> plan(const ServedModel& model, std::string_view body, const Owner& owner,
+                                   const RequestBounds& bounds, const JsonLimits& limits, SeedSource& seeds);
+
+  // GET and DELETE of /v1/responses/ID, GET of /v1/responses/ID/input_items. `query`: as it stands behind the '?'.
+  ApiExpected<HttpResponse> answer(std::string_view method, std::string_view path, std::string_view query, const Owner& owner);
+
+ private:
+  const std::shared_ptr<ResponseStore> store_;
+};
+
+}  // namespace tailrace

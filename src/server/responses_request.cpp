@@ -1,0 +1,258 @@
+#include "server/responses_request.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "server/json_fields.h"
+
+namespace tailrace {
+namespace {
+
+constexpr size_t kMaxTextBytes = size_t{1} << 30;  // the body's bound is lower
+constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
+
+// The value as it was sent, or what stands for its absence.
+void repeat(ResponsesRequest& out, FieldReader& fields, const char* name, Json absent = nullptr) {
+  const Json* value = fields.get(name);
+  out.echo[name] = value == nullptr ? std::move(absent) : *value;
+}
+
+void read_metadata(FieldReader& fields, ResponsesRequest& out) {
+  const Json* metadata = fields.get("metadata");
+  if (metadata == nullptr) return;
+  if (!metadata->is_object() || metadata->size() > kMaxMetadata) {
+    return fields.set_error("metadata", "must be an object of at most " + std::to_string(kMaxMetadata) + " members");
+  }
+  for (const auto& [name, value] : metadata->items()) {
+    const bool fits = name.size() <= kMaxMetadataKey && value.is_string() &&
+                      value.get_ref<const std::string&>().size() <= kMaxMetadataValue;
+    if (!fits) return fields.set_error("metadata", "must hold strings of at most 512 bytes under names of at most 64");
+  }
+}
+
+// Asking for more of what no answer here has is nothing to refuse.
+void read_include(FieldReader& fields, ResponsesRequest& out, bool& logprobs) {
+  const Json* include = fields.get("include");
+  if (include == nullptr) return;
+  if (!include->is_array()) return fields.set_error("include", std::string("must be an array, not ") + json_kind(*include));
+  constexpr std::string_view kOfOtherTools[] = {
+      "web_search_call.action.sources",        "web_search_call.results",       "code_interpreter_call.outputs",
+      "computer_call_output.output.image_url", "file_search_call.results",      "message.input_image.image_url"};
+  for (const Json& entry : *include) {
+    const std::string name = entry.is_string() ? entry.get<std::string>() : "";
+    logprobs |= name == "message.output_text.logprobs";
+    out.encrypted_reasoning |= name == "reasoning.encrypted_content";
+    const bool known = name == "message.output_text.logprobs" || name == "reasoning.encrypted_content" ||
+                       std::count(std::begin(kOfOtherTools), std::end(kOfOtherTools), name) > 0;
+    if (!known) return fields.set_error("include", "holds '" + name.substr(0, 64) + "', which this server does not know");
+  }
+}
+
+void read_logprobs(FieldReader& fields, ResponsesRequest& out) {
+  bool wanted = false;
+  read_include(fields, out, wanted);
+  std::optional<int32_t> top;
+  fields.read("top_logprobs", top, 0, kMaxTopLogprobs);
+  if (top.value_or(0) > 0 && !wanted) {
+    return fields.set_error("top_logprobs", "needs \"message.output_text.logprobs\" in include");
+  }
+  if (wanted) out.chat.params.num_top_logprobs = top.value_or(0);
+  out.echo["top_logprobs"] = top.value_or(0);
+}
+
+void read_reasoning(FieldReader& fields, ResponsesRequest& out) {
+  out.echo["reasoning"] = {{"effort", nullptr}, {"summary", nullptr}};
+  const Json* value = fields.get("reasoning");
+  if (value == nullptr) return;
+  if (!value->is_object()) return fields.set_error("reasoning", std::string("must be an object, not ") + json_kind(*value));
+  FieldReader inner(*value, "reasoning.");
+  std::string& effort = out.chat.reasoning_effort;
+  inner.read("effort", effort, 64);
+  if (inner.ok() && !effort.empty() && !is_reasoning_effort(effort)) {
+    inner.set_error("effort", "must be none, minimal, low, medium, high or xhigh");
+  }
+  for (const char* name : {"summary", "generate_summary"}) {
+    inner.refuse(name, {Json("auto")}, "the reasoning itself is returned, and no summary is written");
+  }
+  inner.refuse("context", {Json("auto"), Json("all_turns")}, "all reasoning that is sent goes to the template");
+  inner.refuse("mode", {Json("standard")}, "there is one mode");
+  inner.refuse_unknown();
+  if (!inner.ok()) return fields.adopt(*inner.error());
+  if (!effort.empty()) out.echo["reasoning"]["effort"] = effort;
+}
+
+// {"type": "json_schema", "name", "schema", "strict", "description"}
+void read_schema_format(FieldReader& format, std::optional<AnswerForm>& out) {
+  std::string name, description;
+  bool strict = false;  // either way the schema is kept
+  format.read("name", name, 64);
+  format.read("description", description, kMaxSchemaBytes);
+  format.read("strict", strict);
+  const Json* schema = format.get("schema");
+  if (format.ok() && name.empty()) format.set_error("name", "is required");
+  if (format.ok() && schema == nullptr) format.set_error("schema", "is required");
+  if (!format.ok()) return;
+  out.emplace().field = "text.format.schema";
+  take_schema(format, "schema", *schema, out->body);
+}
+
+void read_format(FieldReader& text, std::optional<AnswerForm>& out) {
+  const Json* value = text.get("format");
+  if (value == nullptr) return;
+  if (!value->is_object()) return text.set_error("format", std::string("must be an object, not ") + json_kind(*value));
+  FieldReader format(*value, "text.format.");
+  std::string type;
+  format.read("type", type, 64);
+  if (format.ok() && type == "json_schema") read_schema_format(format, out);
+  if (format.ok() && type == "json_object") out = AnswerForm{any_json_object(), "text.format"};
+  if (format.ok() && type != "text" && type != "json_object" && type != "json_schema") {
+    format.set_error("type", "must be text, json_object or json_schema");
+  }
+  format.refuse_unknown();
+  if (!format.ok()) text.adopt(*format.error());
+}
+
+void read_text(FieldReader& fields, ResponsesRequest& out) {
+  out.echo["text"] = {{"format", {{"type", "text"}}}, {"verbosity", "medium"}};
+  const Json* value = fields.get("text");
+  if (value == nullptr) return;
+  if (!value->is_object()) return fields.set_error("text", std::string("must be an object, not ") + json_kind(*value));
+  FieldReader text(*value, "text.");
+  read_format(text, out.chat.params.form);
+  text.refuse("verbosity", {Json("medium")}, "use the instructions to ask for it");
+  text.refuse_unknown();
+  if (!text.ok()) return fields.adopt(*text.error());
+  if (const Json* format = text.get("format")) out.echo["text"]["format"] = *format;
+}
+
+// {"type": "function", "name", "description", "parameters", "strict"}
+void read_functions(FieldReader& fields, ToolParams& out) {
+  const Json* tools = fields.get("tools");
+  if (tools == nullptr) return;
+  if (!tools->is_array()) return fields.set_error("tools", std::string("must be an array, not ") + json_kind(*tools));
+  if (tools->size() > kMaxTools) return fields.set_error("tools", "holds more than " + std::to_string(kMaxTools) + " functions");
+  std::set<std::string> names;
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const std::string at = "tools[" + std::to_string(i) + "]";
+    const Json& tool = (*tools)[i];
+    if (!tool.is_object()) return fields.set_error(at, std::string("must be an object, not ") + json_kind(tool));
+    std::string type;
+    FieldReader(tool).read("type", type, 64);
+    if (type != "function") {
+      const std::string what = type.empty() ? "must be 'function'" : "'" + type + "' is not served: only 'function' is";
+      return fields.set_error(at + ".type", what, "unsupported_parameter");
+    }
+    auto function = check_function(tool, at, names, out.strict, /*typed=*/true);
+    if (!function) return fields.adopt(std::move(function.error()));
+    out.offered.push_back({{"type", "function"}, {"function", std::move(*function)}});
+  }
+}
+
+void read_tool_choice(FieldReader& fields, ToolParams& out) {
+  const Json* choice = fields.get("tool_choice");
+  if (choice == nullptr || *choice == "auto") return;
+  if (*choice == "none") {
+    out.offered = Json::array();
+    out.strict.clear();
+    return;
+  }
+  out.required = *choice == "required" || choice->is_object();
+  if (!out.required) return fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
+  if (out.offered.empty()) return fields.set_error("tool_choice", "asks for a call, but no tools are offered");
+  if (!choice->is_object()) return;
+  FieldReader named(*choice, "tool_choice.");
+  std::string type;
+  named.read("type", type, 64);
+  if (named.ok() && type != "function") named.set_error("type", "must be 'function'", "unsupported_parameter");
+  read_forced_name(named, out);
+  named.refuse_unknown();
+  if (!named.ok()) fields.adopt(*named.error());
+}
+
+void read_stream(FieldReader& fields, bool& stream) {
+  fields.read("stream", stream);
+  const Json* value = fields.get("stream_options");
+  if (value == nullptr) return;
+  if (!value->is_object()) {
+    return fields.set_error("stream_options", std::string("must be an object, not ") + json_kind(*value));
+  }
+  if (!stream) return fields.set_error("stream_options", "is only allowed together with \"stream\": true");
+  FieldReader options(*value, "stream_options.");
+  options.refuse("include_obfuscation", {Json(false)}, "events are not padded");
+  options.refuse_unknown();
+  if (!options.ok()) fields.adopt(*options.error());
+}
+
+void read_store(FieldReader& fields, bool may_store, bool& out) {
+  std::optional<bool> store;
+  fields.read("store", store);
+  if (store.value_or(false) && !may_store) {
+    return fields.set_error("store", "cannot be: --max-stored-responses is 0 here", "unsupported_parameter");
+  }
+  out = store.value_or(may_store);
+}
+
+void refuse_features(FieldReader& fields) {
+  fields.refuse("background", {Json(false)}, "wait for the answer, or stream it");
+  fields.refuse("conversation", {}, "use previous_response_id");
+  fields.refuse("context_management", {Json::array()}, "nothing is compacted");
+  fields.refuse("prompt", {}, "there are no stored prompts: put the text into instructions and input");
+  fields.refuse("truncation", {Json("disabled")}, "nothing is cut from a conversation");
+  fields.refuse("service_tier", {Json("auto"), Json("default")}, "there is one tier");
+  fields.refuse("moderation", {}, "there is no moderation");
+}
+
+void read_input(FieldReader& fields, ResponsesRequest& out) {
+  const Json* input = fields.get("input");
+  if (!fields.ok()) return;
+  if (input == nullptr || *input == Json::array()) return fields.set_error("input", "is required");
+  if (!input->is_string() && !input->is_array()) {
+    return fields.set_error("input", std::string("must be a string or an array of items, not ") + json_kind(*input));
+  }
+  out.input = *input;
+}
+
+}  // namespace
+
+ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, const RequestBounds& bounds, bool may_store,
+                                                      const JsonLimits& limits) {
+  auto object = parse_object(body, limits);
+  if (!object) return api_fail(object.error());
+  ResponsesRequest out;
+  FieldReader fields(*object);
+  GenerationParams& params = out.chat.params;
+  fields.read("model", params.model, 1024);
+  read_stream(fields, params.stream);
+  fields.read("max_output_tokens", params.max_tokens, 1, INT32_MAX);
+  read_sampling_params(fields, bounds, params);
+  read_template_kwargs(fields, out.chat.template_kwargs);
+  read_metadata(fields, out);
+  read_reasoning(fields, out);
+  read_text(fields, out);
+  read_functions(fields, out.chat.tools);
+  repeat(out, fields, "tools", Json::array());
+  read_tool_choice(fields, out.chat.tools);
+  repeat(out, fields, "tool_choice", "auto");
+  fields.read("parallel_tool_calls", out.chat.tools.parallel_calls);
+  std::optional<int64_t> max_tool_calls;  // of tools that the server itself would run: there are none
+  fields.read("max_tool_calls", max_tool_calls, 1, INT32_MAX);
+  read_logprobs(fields, out);
+  read_store(fields, may_store, out.store);
+  fields.read("instructions", out.instructions, kMaxTextBytes);
+  fields.read("previous_response_id", out.previous_id, 256);
+  refuse_features(fields);
+  for (const char* label : {"prompt_cache_options", "prompt_cache_retention", "client_metadata"}) fields.ignore(label);
+  for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key",
+                           "safety_identifier", "user"}) {
+    repeat(out, fields, name);
+  }
+  repeat(out, fields, "metadata", Json::object());
+  out.echo["parallel_tool_calls"] = out.chat.tools.parallel_calls;
+  read_input(fields, out);
+  fields.refuse_unknown();
+  if (!fields.ok()) return api_fail(*fields.error());
+  return out;
+}
+
+}  // namespace tailrace

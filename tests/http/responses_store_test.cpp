@@ -1,0 +1,160 @@
+// What is stored of answers of /v1/responses, and requests that go on from them; streams that end early.
+#include "http/server_fixture.h"
+
+namespace tailrace::test {
+namespace {
+
+FixtureOptions agent() {
+  FixtureOptions options;
+  options.config.model.tool_call_parser = ToolFormat::kQwen;
+  options.scripts = {{"call", {"<tool_call>", "{\"name\": \"run\", \"arguments\": {}}", "</tool_call>"}},
+                     {"done", {"It is ", "done."}},
+                     {"loop", {"again "}}};
+  return options;
+}
+
+Json body(const std::string& input, Json more = Json::object()) {
+  more["input"] = input;
+  more["temperature"] = 0;
+  more["tools"] = Json::parse(R"([{"type":"function","name":"run","parameters":{"type":"object"}}])");
+  return more;
+}
+
+Json post(const ServerFixture& fixture, const Json& request, int status = 200) {
+  const HttpReply reply = fixture.post("/v1/responses", request);
+  EXPECT_EQ(reply.status, status) << reply.body;
+  return Json::parse(reply.body);
+}
+
+HttpReply erase(const ServerFixture& fixture, const std::string& path) {
+  HttpConnection connection(fixture.port());
+  connection.send_request("DELETE", path);
+  return connection.read_reply();
+}
+
+TEST(ResponsesStore, a_request_goes_on_from_a_stored_answer) {
+  ServerFixture fixture(agent());
+  const Json first = post(fixture, body("call"));
+  const std::string call_id = first["output"][0]["call_id"];
+  Json next = body("", {{"previous_response_id", first["id"]}});
+  next["input"] = Json::array({{{"type", "function_call_output"}, {"call_id", call_id}, {"output", "done"}}});
+  const Json second = post(fixture, next);
+  EXPECT_EQ(second["output"][0]["content"][0]["text"], "It is done.");
+  EXPECT_EQ(second["previous_response_id"], first["id"]);
+  // Alone the output answers no call.
+  next.erase("previous_response_id");
+  EXPECT_EQ(post(fixture, next, 400)["error"]["param"], "input[0].call_id");
+  const std::string id = second["id"];
+  const Json listed = Json::parse(http_get(fixture.port(), "/v1/responses/" + id + "/input_items?order=asc").body);
+  ASSERT_EQ(listed["data"].size(), 3u);
+  EXPECT_EQ(listed["data"][0]["content"][0], (Json{{"type", "input_text"}, {"text", "call"}}));
+  EXPECT_EQ(listed["data"][1], first["output"][0]);
+  EXPECT_EQ(listed["data"][2]["output"], "done");
+  EXPECT_EQ(listed["has_more"], false);
+}
+
+TEST(ResponsesStore, streamed_answers_are_stored_too) {
+  ServerFixture fixture(agent());
+  const auto events = sse_data(fixture.post("/v1/responses", body("done", {{"stream", true}})).body);
+  const Json last = Json::parse(events.back())["response"];
+  EXPECT_EQ(last["store"], true);
+  EXPECT_EQ(Json::parse(http_get(fixture.port(), "/v1/responses/" + last["id"].get<std::string>()).body), last);
+}
+
+TEST(ResponsesStore, read_and_deleted) {
+  ServerFixture fixture(agent());
+  const Json response = post(fixture, body("done"));
+  const std::string path = "/v1/responses/" + response["id"].get<std::string>();
+  EXPECT_EQ(Json::parse(http_get(fixture.port(), path).body), response);
+  EXPECT_EQ(http_get(fixture.port(), path + "?stream=true").status, 400);
+  EXPECT_EQ(Json::parse(erase(fixture, path).body),
+            (Json{{"id", response["id"]}, {"object", "response"}, {"deleted", true}}));
+  EXPECT_EQ(http_get(fixture.port(), path).status, 404);
+  EXPECT_EQ(erase(fixture, path).status, 404);
+  EXPECT_EQ(http_get(fixture.port(), path + "/input_items").status, 404);
+  EXPECT_EQ(erase(fixture, path + "/input_items").status, 404);
+  const Json error = post(fixture, body("done", {{"previous_response_id", response["id"]}}), 404)["error"];
+  EXPECT_EQ(error["param"], "previous_response_id");
+  EXPECT_NE(error["message"].get<std::string>().find(response["id"]), std::string::npos);
+}
+
+TEST(ResponsesStore, items_are_listed_in_pages) {
+  ServerFixture fixture(agent());
+  Json request = body("");
+  request["input"] = Json::array();
+  for (int i = 0; i < 5; ++i) request["input"].push_back({{"role", "user"}, {"id", "m" + std::to_string(i)}, {"content", "done"}});
+  const std::string path = "/v1/responses/" + post(fixture, request)["id"].get<std::string>() + "/input_items";
+  const auto page = [&](const std::string& query) {
+    const Json list = Json::parse(http_get(fixture.port(), path + query).body);
+    std::string ids;
+    for (const Json& item : list["data"]) ids += item["id"].get<std::string>() + " ";
+    return ids + (list["has_more"] == true ? "+" : ".");
+  };
+  EXPECT_EQ(page(""), "m4 m3 m2 m1 m0 .");
+  EXPECT_EQ(page("?limit=2&order=asc"), "m0 m1 +");
+  EXPECT_EQ(page("?limit=2&order=asc&after=m1"), "m2 m3 +");
+  EXPECT_EQ(page("?order=asc&after=m3&limit=2"), "m4 .");
+  for (const char* query : {"?limit=0", "?limit=x", "?order=up", "?after=m9"}) {
+    EXPECT_EQ(http_get(fixture.port(), path + query).status, 400) << query;
+  }
+}
+
+TEST(ResponsesStore, what_is_not_to_be_stored_is_not) {
+  ServerFixture fixture(agent());
+  const Json response = post(fixture, body("done", {{"store", false}}));
+  EXPECT_EQ(response["store"], false);
+  EXPECT_EQ(http_get(fixture.port(), "/v1/responses/" + response["id"].get<std::string>()).status, 404);
+  FixtureOptions options = agent();
+  options.config.limits.max_stored_responses = 0;
+  ServerFixture none(options);
+  EXPECT_EQ(post(none, body("done"))["store"], false);
+  EXPECT_EQ(post(none, body("done", {{"store", true}}), 400)["error"]["param"], "store");
+  options = agent();
+  options.config.limits.max_stored_response_bytes = 1024;
+  ServerFixture small(options);
+  EXPECT_EQ(post(small, body("done", {{"instructions", std::string(2000, ' ')}}))["store"], false);
+}
+
+TEST(ResponsesStore, another_key_finds_nothing) {
+  FixtureOptions options = agent();
+  options.config.http.api_keys = {"mine", "yours"};
+  ServerFixture fixture(options);
+  const auto as = [](const char* key) { return std::string("Authorization: Bearer ") + key + "\r\n"; };
+  const Json response = Json::parse(http_post(fixture.port(), "/v1/responses", body("done").dump(), as("mine")).body);
+  const std::string path = "/v1/responses/" + response["id"].get<std::string>();
+  EXPECT_EQ(http_get(fixture.port(), path).status, 401);
+  EXPECT_EQ(http_get(fixture.port(), path, as("yours")).status, 404);
+  EXPECT_EQ(http_get(fixture.port(), path, as("mine")).status, 200);
+  const Json next = body("done", {{"previous_response_id", response["id"]}});
+  EXPECT_EQ(http_post(fixture.port(), "/v1/responses", next.dump(), as("yours")).status, 404);
+  EXPECT_EQ(http_post(fixture.port(), "/v1/responses", next.dump(), as("mine")).status, 200);
+}
+
+TEST(ResponsesStore, an_engine_that_fails_ends_a_stream_with_response_failed) {
+  ServerFixture fixture(agent());
+  HttpConnection client(fixture.port());
+  fixture.engine.step_us = 1000;
+  client.send_request("POST", "/v1/responses", body("loop", {{"stream", true}}).dump());
+  ASSERT_TRUE(client.read_until("response.output_text.delta"));
+  fixture.engine.fail_all = true;
+  const auto events = sse_data(client.read_reply().body);
+  const Json last = Json::parse(events.back());
+  EXPECT_EQ(last["type"], "response.failed");
+  EXPECT_EQ(last["response"]["status"], "failed");
+  EXPECT_EQ(last["response"]["error"]["code"], "server_error");
+  EXPECT_EQ(post(fixture, body("done"), 500)["error"]["type"], "server_error");
+}
+
+TEST(ResponsesStore, a_client_that_leaves_ends_its_request) {
+  ServerFixture fixture(agent());
+  HttpConnection client(fixture.port());
+  fixture.engine.step_us = 1000;
+  client.send_request("POST", "/v1/responses", body("loop", {{"stream", true}}).dump());
+  ASSERT_TRUE(client.read_until("response.output_text.delta"));
+  client.close();
+  EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_open() == 0; }));
+  EXPECT_EQ(fixture.metric("tailrace_request_success_total", "finished_reason=\"abort\""), 1);
+}
+
+}  // namespace
+}  // namespace tailrace::test
