@@ -1,6 +1,9 @@
 #include "server/reasoning_seal.h"
 
 #include <cstdint>
+#include <utility>
+
+#include "text/detokenizer.h"
 
 namespace tailrace {
 namespace {
@@ -39,7 +42,11 @@ std::optional<std::string> open_reasoning(std::string_view sealed) {
     count -= 8;
     out += static_cast<char>(bits >> count & 0xFF);
   }
-  return out;
+  std::string text;  // reasoning is well-formed; what a client made up may not be
+  Utf8Stream stream;
+  stream.push(out, &text);
+  stream.finish(&text);
+  return text == out ? std::optional<std::string>(std::move(text)) : std::nullopt;
 }
 
 }  // namespace tailrace

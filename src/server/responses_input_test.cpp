@@ -67,12 +67,12 @@ TEST(ResponsesInput, what_follows_a_call_or_a_text_begins_a_new_message) {
 }
 
 TEST(ResponsesInput, sealed_reasoning_comes_back) {
-  for (const std::string text : {"", "a", "ab", "abc", "\xc3\xa9\n\xff{}"}) EXPECT_EQ(open_reasoning(seal_reasoning(text)), text);
+  for (const std::string text : {"", "a", "ab", "abc", "\xc3\xa9\n{}"}) EXPECT_EQ(open_reasoning(seal_reasoning(text)), text);
   const std::string sealed = seal_reasoning("why");
   EXPECT_EQ(sealed.find("why"), std::string::npos);
   const Json item = {{"type", "reasoning"}, {"summary", Json::array()}, {"content", nullptr}, {"encrypted_content", sealed}};
   EXPECT_EQ(messages_of(Json::array({item}).dump().c_str())[0]["reasoning_content"], "why");
-  for (const char* other : {"", "gAAAAB", "tailrace1.a", "tailrace1.ab*=", "tailrace2.YQ=="}) {
+  for (const char* other : {"", "gAAAAB", "tailrace1.a", "tailrace1.ab*=", "tailrace1./w==", "tailrace2.YQ=="}) {
     EXPECT_FALSE(open_reasoning(other)) << other;
   }
 }
