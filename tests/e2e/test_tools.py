@@ -36,6 +36,7 @@ SCRIPTS = {
         'ments": {}}\n</tool_call>',
     ],
     "sunny": ["It will", " be sunny", " at noon."],
+    "long": [f"word{i} " for i in range(500)],
 }
 TOOLS = [
     {
