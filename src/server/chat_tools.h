@@ -36,8 +36,8 @@ struct CallHistory {
 // Reads tools, tool_choice and parallel_tool_calls.
 void read_tools(FieldReader& fields, ToolParams& out);
 
-// What an entry of tools says of its function: without null members and "strict". `typed`: a "type" beside the name has been
-// read. Adds to the names seen, and to those that are strict.
+// What an entry of tools says of its function: without null members and "strict". `typed`: a "type" beside the name
+// has been read. Adds to the names seen, and to those that are strict.
 ApiExpected<Json> check_function(const Json& function, const std::string& path, std::set<std::string>& names,
                                  std::set<std::string>& strict_names, bool typed = false);
 // The name of the function that must be called, one of out.offered.

@@ -122,7 +122,7 @@ void Generation::emit(size_t index) {
   const AnswerTotals sum = last_of_all ? totals() : AnswerTotals();
   out += plan_.writer->delta(index, {std::move(delta), choice.stream.finish_reason(), choice.stream.stop_string()},
                              last_of_all ? &sum : nullptr);
-  if (last_of_all) out += plan_.writer->end(sum);  // in one write: together they may be more than a connection holds unsent
+  if (last_of_all) out += plan_.writer->end(sum);  // one write: two may be more than a connection holds unsent
   exchange_->write(out);
 }
 

@@ -137,7 +137,8 @@ std::vector<std::string> prompt_texts(const ServedModel& model, const Completion
   std::vector<std::string> out;
   for (const auto& prompt : request.prompts) {
     const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);
-    out.push_back(ids != nullptr ? model.text->tokenizer->decode(*ids, /*skip_special=*/false) : std::get<std::string>(prompt));
+    out.push_back(ids != nullptr ? model.text->tokenizer->decode(*ids, /*skip_special=*/false)
+                                 : std::get<std::string>(prompt));
   }
   return out;
 }

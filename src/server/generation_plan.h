@@ -28,7 +28,7 @@ struct OutputPlan {
 };
 
 struct GenerationPlan {
-  std::unique_ptr<AnswerWriter> writer;  // words the answer; another dialect than OpenAI's completions puts its own here
+  std::unique_ptr<AnswerWriter> writer;  // words the answer; APIs other than OpenAI's completions put their own here
   std::string id;                        // the answer's, as its writer says it
   bool stream = false;
   std::vector<std::shared_ptr<const Request>> requests;  // choices in order: all of prompt 0, all of prompt 1 ...

@@ -14,7 +14,7 @@ struct OpenAiAnswer {
   size_t num_choices = 1;
   bool logprobs = false;
   std::vector<std::string> echo;  // by choice, what its text begins with; empty: nothing
-  bool include_usage = false;  // streamed: usage in a last chunk of its own
+  bool include_usage = false;     // streamed: usage in a last chunk of its own
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 

@@ -1,4 +1,5 @@
-// encrypted_content of reasoning items: the reasoning itself in an opaque form, for clients that send nothing else back.
+// encrypted_content of reasoning items: the reasoning itself in an opaque form, for clients that send nothing else
+// back.
 #pragma once
 
 #include <optional>

@@ -20,7 +20,8 @@ Json without_bytes(const Json& logprobs) {
   Json out = Json::array();
   for (const Json& entry : logprobs) {
     Json tops = Json::array();
-    for (const Json& top : entry["top_logprobs"]) tops.push_back({{"token", top["token"]}, {"logprob", top["logprob"]}});
+    for (const Json& top : entry["top_logprobs"])
+      tops.push_back({{"token", top["token"]}, {"logprob", top["logprob"]}});
     out.push_back({{"token", entry["token"]}, {"logprob", entry["logprob"]}, {"top_logprobs", std::move(tops)}});
   }
   return out;
@@ -55,14 +56,18 @@ void ResponseItems::begin(const AnswerPiece& piece) {
   item_ = {{"id", item_id(piece.kind, rules_.token, output_.size())}};
   switch (piece.kind) {
     case Kind::kReasoning:
-      item_.update({{"type", "reasoning"}, {"status", "in_progress"}, {"summary", Json::array()}, {"content", Json::array()}});
+      item_.update(
+          {{"type", "reasoning"}, {"status", "in_progress"}, {"summary", Json::array()}, {"content", Json::array()}});
       if (rules_.encrypted_reasoning) item_["encrypted_content"] = "";
       break;
     case Kind::kContent:
       item_.update({{"type", "message"}, {"status", "in_progress"}, {"role", "assistant"}, {"content", Json::array()}});
       break;
     case Kind::kCall:
-      item_.update({{"type", "function_call"}, {"status", "in_progress"}, {"call_id", piece.call_id}, {"name", piece.name},
+      item_.update({{"type", "function_call"},
+                    {"status", "in_progress"},
+                    {"call_id", piece.call_id},
+                    {"name", piece.name},
                     {"arguments", ""}});
   }
   tell("response.output_item.added", {{"item", item_}});
@@ -74,7 +79,8 @@ void ResponseItems::grow(const std::string& text) {
   if (open_.kind == Kind::kContent) {
     Json due = take_logprobs();
     if (!listener_ || (text.empty() && due.empty())) return;
-    return tell("response.output_text.delta", {{"content_index", 0}, {"delta", text}, {"logprobs", without_bytes(due)}});
+    return tell("response.output_text.delta",
+                {{"content_index", 0}, {"delta", text}, {"logprobs", without_bytes(due)}});
   }
   if (!listener_ || text.empty()) return;
   if (open_.kind == Kind::kCall) return tell("response.function_call_arguments.delta", {{"delta", text}});
@@ -113,7 +119,8 @@ void ResponseItems::close(const char* status) {
       if (rules_.encrypted_reasoning) item_["encrypted_content"] = seal_reasoning(text_);
       break;
     case Kind::kContent:
-      tell("response.output_text.done", {{"content_index", 0}, {"text", text_}, {"logprobs", without_bytes(logprobs_)}});
+      tell("response.output_text.done",
+           {{"content_index", 0}, {"text", text_}, {"logprobs", without_bytes(logprobs_)}});
       break;
     case Kind::kCall:
       tell("response.function_call_arguments.done", {{"name", item_["name"]}, {"arguments", text_}});

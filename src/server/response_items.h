@@ -11,11 +11,12 @@
 
 namespace tailrace {
 
-// Reasoning, messages and function calls in the order in which they were generated; each is closed before the next begins.
+// Reasoning, messages and function calls in the order in which they were generated; each is closed before the next
+// begins.
 class ResponseItems {
  public:
   struct Rules {
-    std::string token;               // part of the items' ids
+    std::string token;  // part of the items' ids
     bool encrypted_reasoning = false;
     std::shared_ptr<const Tokenizer> tokenizer;
   };

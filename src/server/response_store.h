@@ -1,5 +1,5 @@
-// ResponseStore: finished answers of /v1/responses, for later reading and for requests that go on from them. In memory only,
-// bounded by count and bytes; the least recently used go first.
+// ResponseStore: finished answers of /v1/responses, for later reading and for requests that go on from them. In memory
+// only, bounded by count and bytes; the least recently used go first.
 #pragma once
 
 #include <atomic>
@@ -52,8 +52,8 @@ class ResponseStore {
   const int64_t max_count_, max_bytes_;
   const std::shared_ptr<std::atomic<int64_t>> held_ = std::make_shared<std::atomic<int64_t>>(0);
   std::mutex mutex_;
-  Entries entries_;                                             // guarded by mutex_
-  std::unordered_map<std::string, Entries::iterator> by_id_;    // guarded by mutex_
+  Entries entries_;                                           // guarded by mutex_
+  std::unordered_map<std::string, Entries::iterator> by_id_;  // guarded by mutex_
 };
 
 }  // namespace tailrace

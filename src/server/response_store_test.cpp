@@ -5,7 +5,8 @@
 namespace tailrace {
 namespace {
 
-StoredResponse response(ResponseStore& store, const std::string& id, size_t bytes = 100, std::shared_ptr<const void> owner = nullptr) {
+StoredResponse response(ResponseStore& store, const std::string& id, size_t bytes = 100,
+                        std::shared_ptr<const void> owner = nullptr) {
   return {id, std::move(owner), "{}", {store.make_turn("[]"), store.make_turn(std::string(bytes, 'x'))}};
 }
 

@@ -116,7 +116,8 @@ ApiExpected<HttpResponse> list_items(const StoredResponse& stored, std::string_v
   int limit = 20;
   const std::string_view asked = query_member(query, "limit"), order = query_member(query, "order");
   const auto read = std::from_chars(asked.data(), asked.data() + asked.size(), limit);
-  if (!asked.empty() && (read.ptr != asked.data() + asked.size() || read.ec != std::errc() || limit < 1 || limit > 100)) {
+  if (!asked.empty() &&
+      (read.ptr != asked.data() + asked.size() || read.ec != std::errc() || limit < 1 || limit > 100)) {
     return bad_field("limit", "limit must be in [1, 100]");
   }
   if (!order.empty() && order != "asc" && order != "desc") return bad_field("order", "order must be asc or desc");
@@ -136,7 +137,11 @@ ApiExpected<HttpResponse> list_items(const StoredResponse& stored, std::string_v
   const auto last = first + std::min<ptrdiff_t>(limit, items.end() - first);
   Json page = Json::array();
   for (auto item = first; item != last; ++item) page.push_back(std::move(*item));
-  Json out = {{"object", "list"}, {"data", page}, {"has_more", last != items.end()}, {"first_id", nullptr}, {"last_id", nullptr}};
+  Json out = {{"object", "list"},
+              {"data", page},
+              {"has_more", last != items.end()},
+              {"first_id", nullptr},
+              {"last_id", nullptr}};
   if (!page.empty()) {
     out["first_id"] = page.front()["id"];
     out["last_id"] = page.back()["id"];
@@ -147,7 +152,8 @@ ApiExpected<HttpResponse> list_items(const StoredResponse& stored, std::string_v
 }  // namespace
 
 ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::string_view body, const Owner& owner,
-                                               const RequestBounds& bounds, const JsonLimits& limits, SeedSource& seeds) {
+                                               const RequestBounds& bounds, const JsonLimits& limits,
+                                               SeedSource& seeds) {
   DocumentBudget budget(limits);
   auto request = parse_responses_request(body, bounds, store_->enabled(), budget.next());
   if (!request) return api_fail(request.error());
@@ -165,13 +171,12 @@ ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::st
   request->chat.messages = std::move(*messages);
   auto plan = plan_chat(model, request->chat, seeds);
   if (!plan) return api_fail(in_own_words(std::move(plan.error())));
-  ResponsesAnswer answer{.head = response_head(*request, "resp_" + token, model, plan->requests[0]->sampling),
-                         .rules = {.token = token,
-                                   .encrypted_reasoning = request->encrypted_reasoning,
-                                   .tokenizer = plan->tokenizer},
-                         .store = nullptr,
-                         .owner = owner,
-                         .turns = {}};
+  ResponsesAnswer answer{
+      .head = response_head(*request, "resp_" + token, model, plan->requests[0]->sampling),
+      .rules = {.token = token, .encrypted_reasoning = request->encrypted_reasoning, .tokenizer = plan->tokenizer},
+      .store = nullptr,
+      .owner = owner,
+      .turns = {}};
   if (request->store) {
     answer.store = store_;
     if (previous) answer.turns = previous->turns;

@@ -25,7 +25,8 @@ class ResponsesApi {
                                    const RequestBounds& bounds, const JsonLimits& limits, SeedSource& seeds);
 
   // GET and DELETE of /v1/responses/ID, GET of /v1/responses/ID/input_items. `query`: as it stands behind the '?'.
-  ApiExpected<HttpResponse> answer(std::string_view method, std::string_view path, std::string_view query, const Owner& owner);
+  ApiExpected<HttpResponse> answer(std::string_view method, std::string_view path, std::string_view query,
+                                   const Owner& owner);
 
  private:
   const std::shared_ptr<ResponseStore> store_;

@@ -20,8 +20,8 @@ ApiError fault(const std::string& path, const std::string& message, const char* 
 
 using PartTypes = std::initializer_list<std::string_view>;
 
-// One part's text. Annotations and log probabilities of earlier answers, and what client libraries parsed of them, say nothing
-// to the model.
+// One part's text. Annotations and log probabilities of earlier answers, and what client libraries parsed of them, say
+// nothing to the model.
 ApiExpected<std::string> part_text(const Json& part, const std::string& path, PartTypes types) {
   if (!part.is_object()) return api_fail(fault(path, std::string("must be an object, not ") + json_kind(part)));
   FieldReader fields(part, path + ".");
@@ -84,7 +84,8 @@ std::optional<ApiError> ResponsesConversation::add_item(const Json& item, const 
   if (*found == "function_call_output") return add_call_output(item, path);
   if (*found == "reasoning") return add_reasoning(item, path);
   const std::string shown = found->is_string() ? found->get<std::string>().substr(0, 64) : json_kind(*found);
-  return fault(path + ".type", "'" + shown + "' is not supported: message, function_call, function_call_output and reasoning are",
+  return fault(path + ".type",
+               "'" + shown + "' is not supported: message, function_call, function_call_output and reasoning are",
                "unsupported_content");
 }
 
@@ -96,7 +97,8 @@ std::optional<ApiError> ResponsesConversation::add_message(const Json& item, con
   fields.ignore("phase");
   if (role == "developer") role = "system";
   if (role != "system" && role != "user" && role != "assistant") {
-    fields.set_error("role", role.empty() ? "is required" : "must be system, developer, user or assistant, not '" + role + "'");
+    fields.set_error("role",
+                     role.empty() ? "is required" : "must be system, developer, user or assistant, not '" + role + "'");
   }
   const Json* content = fields.get("content");
   fields.refuse_unknown();
@@ -104,7 +106,8 @@ std::optional<ApiError> ResponsesConversation::add_message(const Json& item, con
   auto text = text_of(content, path + ".content", {"input_text", "output_text"});
   if (!text) return text.error();
   if (role == "assistant") {
-    assistant(assistant_.is_object() && (assistant_["content"] != "" || assistant_.contains("tool_calls")))["content"] = *text;
+    assistant(assistant_.is_object() && (assistant_["content"] != "" || assistant_.contains("tool_calls")))["content"] =
+        *text;
     return std::nullopt;
   }
   end_assistant();
@@ -174,7 +177,8 @@ std::optional<ApiError> ResponsesConversation::add_reasoning(const Json& item, c
   if (text->empty()) text = text_of(summary == nullptr ? &none : summary, path + ".summary", {"summary_text"});
   if (!text) return text.error();
   if (text->empty()) return std::nullopt;
-  Json& message = assistant(assistant_.is_object() && (assistant_["content"] != "" || assistant_.contains("tool_calls")));
+  Json& message =
+      assistant(assistant_.is_object() && (assistant_["content"] != "" || assistant_.contains("tool_calls")));
   const std::string before = message.value("reasoning_content", "");
   message["reasoning_content"] = before + (before.empty() ? "" : "\n\n") + *text;
   return std::nullopt;
@@ -210,7 +214,8 @@ Json input_items(const Json& input, const std::string& token) {
   for (const Json& given : input.is_string() ? Json::array({text}) : input) {
     Json item = {{"type", given.value("type", Json(nullptr))}, {"id", given.value("id", Json(nullptr))}};
     if (item["type"].is_null()) item["type"] = "message";
-    if (item["id"].is_null()) item["id"] = (item["type"] == "message" ? "msg_in_" : "item_in_") + token + std::to_string(out.size());
+    if (item["id"].is_null())
+      item["id"] = (item["type"] == "message" ? "msg_in_" : "item_in_") + token + std::to_string(out.size());
     for (const auto& [name, value] : given.items()) {
       if (name != "type" && name != "id") item[name] = value;
     }

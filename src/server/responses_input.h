@@ -10,8 +10,8 @@
 
 namespace tailrace {
 
-// Items in the order in which they happened. Messages (input_text and output_text parts joined), function calls with their
-// outputs, reasoning; anything else is an error that names the path, e.g. input[2].content[0].type.
+// Items in the order in which they happened. Messages (input_text and output_text parts joined), function calls with
+// their outputs, reasoning; anything else is an error that names the path, e.g. input[2].content[0].type.
 //
 // A reasoning item, an assistant's message and the calls behind it become one message of the assistant. System messages
 // at the beginning, the instructions among them, become one: templates take no more.

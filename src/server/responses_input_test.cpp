@@ -24,17 +24,22 @@ std::string fault_of(const std::string& item) {
 }
 
 TEST(ResponsesInput, messages_with_parts) {
-  EXPECT_EQ(messages_of(R"([{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
+  EXPECT_EQ(
+      messages_of(R"([{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
                             {"type":"message","id":"msg_1","role":"assistant","status":"completed","phase":"final_answer",
                              "content":[{"type":"output_text","text":"c","annotations":[],"logprobs":[]}]},
                             {"type":"message","role":"user","content":"d"}])"),
-            Json::parse(R"([{"role":"user","content":"ab"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}])"));
+      Json::parse(
+          R"([{"role":"user","content":"ab"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}])"));
 }
 
 TEST(ResponsesInput, system_messages_at_the_beginning_become_one) {
-  EXPECT_EQ(messages_of(R"([{"role":"developer","content":"b"},{"role":"system","content":"c"},{"role":"user","content":"d"},
-                            {"role":"developer","content":"e"}])", "a"),
-            Json::parse(R"([{"role":"system","content":"a\n\nb\n\nc"},{"role":"user","content":"d"},{"role":"system","content":"e"}])"));
+  EXPECT_EQ(
+      messages_of(R"([{"role":"developer","content":"b"},{"role":"system","content":"c"},{"role":"user","content":"d"},
+                            {"role":"developer","content":"e"}])",
+                  "a"),
+      Json::parse(
+          R"([{"role":"system","content":"a\n\nb\n\nc"},{"role":"user","content":"d"},{"role":"system","content":"e"}])"));
 }
 
 TEST(ResponsesInput, reasoning_text_and_calls_are_one_message_and_outputs_follow) {
@@ -67,10 +72,12 @@ TEST(ResponsesInput, what_follows_a_call_or_a_text_begins_a_new_message) {
 }
 
 TEST(ResponsesInput, sealed_reasoning_comes_back) {
-  for (const std::string text : {"", "a", "ab", "abc", "\xc3\xa9\n{}"}) EXPECT_EQ(open_reasoning(seal_reasoning(text)), text);
+  for (const std::string text : {"", "a", "ab", "abc", "\xc3\xa9\n{}"})
+    EXPECT_EQ(open_reasoning(seal_reasoning(text)), text);
   const std::string sealed = seal_reasoning("why");
   EXPECT_EQ(sealed.find("why"), std::string::npos);
-  const Json item = {{"type", "reasoning"}, {"summary", Json::array()}, {"content", nullptr}, {"encrypted_content", sealed}};
+  const Json item = {
+      {"type", "reasoning"}, {"summary", Json::array()}, {"content", nullptr}, {"encrypted_content", sealed}};
   EXPECT_EQ(messages_of(Json::array({item}).dump().c_str())[0]["reasoning_content"], "why");
   for (const char* other : {"", "gAAAAB", "tailrace1.a", "tailrace1.ab*=", "tailrace1./w==", "tailrace2.YQ=="}) {
     EXPECT_FALSE(open_reasoning(other)) << other;
@@ -107,10 +114,16 @@ TEST(ResponsesInput, faults_name_their_path) {
 
 TEST(ResponsesInput, stored_items_have_ids_and_parts) {
   const Json text = input_items("hello", "T");
-  EXPECT_EQ(text, Json::parse(R"([{"type":"message","id":"msg_in_T0","role":"user","content":[{"type":"input_text","text":"hello"}]}])"));
+  EXPECT_EQ(
+      text,
+      Json::parse(
+          R"([{"type":"message","id":"msg_in_T0","role":"user","content":[{"type":"input_text","text":"hello"}]}])"));
   const Json items = input_items(Json::parse(R"([{"role":"assistant","content":"a","id":"mine"},
-                                                 {"type":"function_call_output","call_id":"c","output":"x"}])"), "T");
-  EXPECT_EQ(items, Json::parse(R"([{"type":"message","id":"mine","role":"assistant","content":[{"type":"output_text","text":"a"}]},
+                                                 {"type":"function_call_output","call_id":"c","output":"x"}])"),
+                                 "T");
+  EXPECT_EQ(
+      items,
+      Json::parse(R"([{"type":"message","id":"mine","role":"assistant","content":[{"type":"output_text","text":"a"}]},
                                    {"type":"function_call_output","id":"item_in_T1","call_id":"c","output":"x"}])"));
 }
 

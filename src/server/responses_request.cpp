@@ -35,17 +35,19 @@ void read_metadata(FieldReader& fields, ResponsesRequest& out) {
 void read_include(FieldReader& fields, ResponsesRequest& out, bool& logprobs) {
   const Json* include = fields.get("include");
   if (include == nullptr) return;
-  if (!include->is_array()) return fields.set_error("include", std::string("must be an array, not ") + json_kind(*include));
+  if (!include->is_array())
+    return fields.set_error("include", std::string("must be an array, not ") + json_kind(*include));
   constexpr std::string_view kOfOtherTools[] = {
-      "web_search_call.action.sources",        "web_search_call.results",       "code_interpreter_call.outputs",
-      "computer_call_output.output.image_url", "file_search_call.results",      "message.input_image.image_url"};
+      "web_search_call.action.sources",        "web_search_call.results",  "code_interpreter_call.outputs",
+      "computer_call_output.output.image_url", "file_search_call.results", "message.input_image.image_url"};
   for (const Json& entry : *include) {
     const std::string name = entry.is_string() ? entry.get<std::string>() : "";
     logprobs |= name == "message.output_text.logprobs";
     out.encrypted_reasoning |= name == "reasoning.encrypted_content";
     const bool known = name == "message.output_text.logprobs" || name == "reasoning.encrypted_content" ||
                        std::count(std::begin(kOfOtherTools), std::end(kOfOtherTools), name) > 0;
-    if (!known) return fields.set_error("include", "holds '" + name.substr(0, 64) + "', which this server does not know");
+    if (!known)
+      return fields.set_error("include", "holds '" + name.substr(0, 64) + "', which this server does not know");
   }
 }
 
@@ -65,7 +67,8 @@ void read_reasoning(FieldReader& fields, ResponsesRequest& out) {
   out.echo["reasoning"] = {{"effort", nullptr}, {"summary", nullptr}};
   const Json* value = fields.get("reasoning");
   if (value == nullptr) return;
-  if (!value->is_object()) return fields.set_error("reasoning", std::string("must be an object, not ") + json_kind(*value));
+  if (!value->is_object())
+    return fields.set_error("reasoning", std::string("must be an object, not ") + json_kind(*value));
   FieldReader inner(*value, "reasoning.");
   std::string& effort = out.chat.reasoning_effort;
   inner.read("effort", effort, 64);
@@ -131,7 +134,8 @@ void read_functions(FieldReader& fields, ToolParams& out) {
   const Json* tools = fields.get("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields.set_error("tools", std::string("must be an array, not ") + json_kind(*tools));
-  if (tools->size() > kMaxTools) return fields.set_error("tools", "holds more than " + std::to_string(kMaxTools) + " functions");
+  if (tools->size() > kMaxTools)
+    return fields.set_error("tools", "holds more than " + std::to_string(kMaxTools) + " functions");
   std::set<std::string> names;
   for (size_t i = 0; i < tools->size(); ++i) {
     const std::string at = "tools[" + std::to_string(i) + "]";
@@ -215,8 +219,8 @@ void read_input(FieldReader& fields, ResponsesRequest& out) {
 
 }  // namespace
 
-ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, const RequestBounds& bounds, bool may_store,
-                                                      const JsonLimits& limits) {
+ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, const RequestBounds& bounds,
+                                                      bool may_store, const JsonLimits& limits) {
   auto object = parse_object(body, limits);
   if (!object) return api_fail(object.error());
   ResponsesRequest out;
@@ -243,8 +247,8 @@ ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, con
   fields.read("previous_response_id", out.previous_id, 256);
   refuse_features(fields);
   for (const char* label : {"prompt_cache_options", "prompt_cache_retention", "client_metadata"}) fields.ignore(label);
-  for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key",
-                           "safety_identifier", "user"}) {
+  for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id",
+                           "prompt_cache_key", "safety_identifier", "user"}) {
     repeat(out, fields, name);
   }
   repeat(out, fields, "metadata", Json::object());

@@ -9,17 +9,17 @@
 namespace tailrace {
 
 struct ResponsesRequest {
-  ChatRequest chat;                  // all but its messages
+  ChatRequest chat;  // all but its messages
   std::string instructions;
-  std::string previous_id;           // previous_response_id; "" when absent
-  Json input;                        // a string, or an array of items that ResponsesConversation has still to check
+  std::string previous_id;  // previous_response_id; "" when absent
+  Json input;               // a string, or an array of items that ResponsesConversation has still to check
   bool store = true;
   bool encrypted_reasoning = false;  // include holds reasoning.encrypted_content
   Json echo = Json::object();        // members of the answer that repeat the request
 };
 
 // `may_store`: whether answers can be stored here: without, an absent `store` means false, and true is an error.
-ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, const RequestBounds& bounds, bool may_store,
-                                                      const JsonLimits& limits = {});
+ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, const RequestBounds& bounds,
+                                                      bool may_store, const JsonLimits& limits = {});
 
 }  // namespace tailrace

@@ -107,7 +107,7 @@ class ResponsesWriter : public AnswerWriter {
   ResponsesAnswer answer_;
   std::optional<ResponseItems> items_;
   std::string finish_reason_;
-  std::string events_;       // not handed out yet
+  std::string events_;  // not handed out yet
   int64_t num_events_ = 0;
 };
 

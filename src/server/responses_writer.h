@@ -11,7 +11,7 @@
 namespace tailrace {
 
 struct ResponsesAnswer {
-  Json head;                             // the response before its first item: status in_progress
+  Json head;  // the response before its first item: status in_progress
   ResponseItems::Rules rules;
   std::shared_ptr<ResponseStore> store;  // null: it is not to be stored
   std::shared_ptr<const void> owner;

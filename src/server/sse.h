@@ -12,7 +12,9 @@ inline constexpr const char* kSseDone = "data: [DONE]\n\n";
 
 inline std::string sse_event(const Json& json) { return "data: " + dump_json(json) + "\n\n"; }
 
-inline std::string sse_event(const std::string& name, const Json& json) { return "event: " + name + "\n" + sse_event(json); }
+inline std::string sse_event(const std::string& name, const Json& json) {
+  return "event: " + name + "\n" + sse_event(json);
+}
 
 inline HttpResponse sse_head() {
   HttpResponse head;

@@ -82,7 +82,8 @@ TEST(ResponsesStore, items_are_listed_in_pages) {
   ServerFixture fixture(agent());
   Json request = body("");
   request["input"] = Json::array();
-  for (int i = 0; i < 5; ++i) request["input"].push_back({{"role", "user"}, {"id", "m" + std::to_string(i)}, {"content", "done"}});
+  for (int i = 0; i < 5; ++i)
+    request["input"].push_back({{"role", "user"}, {"id", "m" + std::to_string(i)}, {"content", "done"}});
   const std::string path = "/v1/responses/" + post(fixture, request)["id"].get<std::string>() + "/input_items";
   const auto page = [&](const std::string& query) {
     const Json list = Json::parse(http_get(fixture.port(), path + query).body);

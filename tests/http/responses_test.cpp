@@ -26,8 +26,8 @@ FixtureOptions agent() {
                       {"Hm.", "\n</think>", "Sure", ".\n", "<tool_call>", "\n{\"name\": \"get_time\", \"argu",
                        "ments\": {\"tz\": \"Eur", "ope/", "Paris\"", "}}\n", "</tool_call>"}},
                      {"calls",
-                      {"</think>\n", "<tool_", "call>{\"name\":\"run\",\"arguments\":{\"cmd\":\"a\"}}", "</tool_", "call>\n<tool_ca",
-                       "ll>{\"name\":\"run\",\"arguments\":{\"cmd\":\"b\"}}</tool_call> "}}};
+                      {"</think>\n", "<tool_", "call>{\"name\":\"run\",\"arguments\":{\"cmd\":\"a\"}}", "</tool_",
+                       "call>\n<tool_ca", "ll>{\"name\":\"run\",\"arguments\":{\"cmd\":\"b\"}}</tool_call> "}}};
   return options;
 }
 
@@ -108,9 +108,9 @@ TEST(Responses, a_text) {
   ServerFixture fixture;
   std::vector<Event> events;
   const Json response = respond(fixture, ask("abc", {{"metadata", {{"k", "v"}}}, {"user", "u"}}), &events);
-  EXPECT_EQ(names_of(events),
-            (std::vector<std::string>{"created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
-                                      "output_text.done", "content_part.done", "output_item.done", "completed"}));
+  EXPECT_EQ(names_of(events), (std::vector<std::string>{"created", "in_progress", "output_item.added",
+                                                        "content_part.added", "output_text.delta", "output_text.done",
+                                                        "content_part.done", "output_item.done", "completed"}));
   EXPECT_EQ(response["object"], "response");
   EXPECT_EQ(response["status"], "completed");
   EXPECT_EQ(response["error"], nullptr);
@@ -125,8 +125,10 @@ TEST(Responses, a_text) {
   EXPECT_EQ(item["type"], "message");
   EXPECT_EQ(item["role"], "assistant");
   EXPECT_EQ(item["status"], "completed");
-  EXPECT_EQ(item["content"][0],
-            (Json{{"type", "output_text"}, {"text", "DEFGGHIJJKK"}, {"annotations", Json::array()}, {"logprobs", Json::array()}}));
+  EXPECT_EQ(item["content"][0], (Json{{"type", "output_text"},
+                                      {"text", "DEFGGHIJJKK"},
+                                      {"annotations", Json::array()},
+                                      {"logprobs", Json::array()}}));
   const Json chat = Json::parse(fixture.post("/v1/chat/completions", chat_body("abc")).body);
   EXPECT_EQ(response["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
   EXPECT_EQ(response["usage"]["output_tokens"], chat["usage"]["completion_tokens"]);
@@ -137,12 +139,13 @@ TEST(Responses, a_text) {
 TEST(Responses, reasoning_before_a_message) {
   ServerFixture fixture(agent());
   std::vector<Event> events;
-  const Json response = respond(fixture, ask("think", {{"include", Json::array({"reasoning.encrypted_content"})}}), &events);
-  EXPECT_EQ(names_of(events),
-            (std::vector<std::string>{"created", "in_progress", "output_item.added", "content_part.added", "reasoning_text.delta",
-                                      "reasoning_text.done", "content_part.done", "output_item.done", "output_item.added",
-                                      "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
-                                      "output_item.done", "completed"}));
+  const Json response =
+      respond(fixture, ask("think", {{"include", Json::array({"reasoning.encrypted_content"})}}), &events);
+  EXPECT_EQ(names_of(events), (std::vector<std::string>{
+                                  "created", "in_progress", "output_item.added", "content_part.added",
+                                  "reasoning_text.delta", "reasoning_text.done", "content_part.done",
+                                  "output_item.done", "output_item.added", "content_part.added", "output_text.delta",
+                                  "output_text.done", "content_part.done", "output_item.done", "completed"}));
   ASSERT_EQ(response["output"].size(), 2u);
   EXPECT_EQ(response["output"][0]["type"], "reasoning");
   EXPECT_EQ(response["output"][0]["summary"], Json::array());
@@ -167,8 +170,8 @@ TEST(Responses, a_call_behind_reasoning_and_text) {
   EXPECT_EQ(response["tools"], tools);
   const auto names = names_of(events);
   EXPECT_EQ((std::vector<std::string>(names.end() - 5, names.end())),
-            (std::vector<std::string>{"output_item.added", "function_call_arguments.delta", "function_call_arguments.done",
-                                      "output_item.done", "completed"}));
+            (std::vector<std::string>{"output_item.added", "function_call_arguments.delta",
+                                      "function_call_arguments.done", "output_item.done", "completed"}));
 }
 
 TEST(Responses, calls_are_items_of_their_own_and_may_be_bounded_to_one) {
@@ -211,11 +214,27 @@ TEST(Responses, log_probabilities_are_of_the_message_alone) {
 TEST(Responses, what_cannot_be_done_is_refused_by_name) {
   ServerFixture fixture(agent());
   const std::vector<std::pair<std::string, Json>> fields = {
-      {"background", true}, {"conversation", "c"}, {"prompt", {{"id", "p"}}}, {"truncation", "auto"}, {"service_tier", "flex"},
-      {"context_management", Json::array({{{"type", "compaction"}}})}, {"stop", "x"}, {"n", 2}, {"top_logprobs", 2},
-      {"include", Json::array({"nothing"})}, {"max_output_tokens", 0}, {"temperature", 3}, {"metadata", {{"k", 1}}}, {"store", "yes"},
-      {"tool_choice", "required"}, {"stream_options", Json::object()}, {"tools", 1}, {"instructions", 1}, {"text", "json"},
-      {"reasoning", "high"}, {"moderation", Json::object()}};
+      {"background", true},
+      {"conversation", "c"},
+      {"prompt", {{"id", "p"}}},
+      {"truncation", "auto"},
+      {"service_tier", "flex"},
+      {"context_management", Json::array({{{"type", "compaction"}}})},
+      {"stop", "x"},
+      {"n", 2},
+      {"top_logprobs", 2},
+      {"include", Json::array({"nothing"})},
+      {"max_output_tokens", 0},
+      {"temperature", 3},
+      {"metadata", {{"k", 1}}},
+      {"store", "yes"},
+      {"tool_choice", "required"},
+      {"stream_options", Json::object()},
+      {"tools", 1},
+      {"instructions", 1},
+      {"text", "json"},
+      {"reasoning", "high"},
+      {"moderation", Json::object()}};
   for (const auto& [name, value] : fields) EXPECT_EQ(refused(fixture, ask("think", {{name, value}})), name);
   const auto tools = [](const Json& entry) { return ask("think", {{"tools", Json::array({entry})}}); };
   EXPECT_EQ(refused(fixture, tools({{"type", "web_search"}})), "tools[0].type");
@@ -224,11 +243,14 @@ TEST(Responses, what_cannot_be_done_is_refused_by_name) {
   EXPECT_EQ(refused(fixture, tools({{"type", "function"}, {"name", "no spaces"}})), "tools[0].name");
   EXPECT_EQ(refused(fixture, ask("think", {{"text", {{"verbosity", "high"}}}})), "text.verbosity");
   EXPECT_EQ(refused(fixture, ask("think", {{"text", {{"format", {{"type", "grammar"}}}}}})), "text.format.type");
-  EXPECT_EQ(refused(fixture, ask("think", {{"text", {{"format", {{"type", "json_schema"}, {"name", "n"}}}}}})), "text.format.schema");
+  EXPECT_EQ(refused(fixture, ask("think", {{"text", {{"format", {{"type", "json_schema"}, {"name", "n"}}}}}})),
+            "text.format.schema");
   EXPECT_EQ(refused(fixture, ask("think", {{"reasoning", {{"effort", "very"}}}})), "reasoning.effort");
   EXPECT_EQ(refused(fixture, ask("think", {{"reasoning", {{"effort", "low"}}}})), "reasoning.effort");
   EXPECT_EQ(refused(fixture, ask("think", {{"reasoning", {{"summary", "detailed"}}}})), "reasoning.summary");
-  EXPECT_EQ(refused(fixture, ask("think", {{"tools", Json::array({tool("run")})}, {"tool_choice", {{"type", "function"}, {"name", "go"}}}})), "tool_choice.name");
+  EXPECT_EQ(refused(fixture, ask("think", {{"tools", Json::array({tool("run")})},
+                                           {"tool_choice", {{"type", "function"}, {"name", "go"}}}})),
+            "tool_choice.name");
   EXPECT_EQ(refused(fixture, ask("think", {{"model", "other"}}), 404), "model");
   EXPECT_EQ(refused(fixture, {{"instructions", "x"}}), "input");
   EXPECT_EQ(refused(fixture, ask(std::string(600, 'x'))), "input");
@@ -236,8 +258,10 @@ TEST(Responses, what_cannot_be_done_is_refused_by_name) {
 
 TEST(Responses, items_that_cannot_be_read_are_refused_by_path) {
   ServerFixture fixture(agent());
-  EXPECT_EQ(refused(fixture, {{"input", Json::parse(R"([{"role":"user","content":"think"},{"type":"item_reference","id":"x"}])")}}),
-            "input[1].type");
+  EXPECT_EQ(
+      refused(fixture,
+              {{"input", Json::parse(R"([{"role":"user","content":"think"},{"type":"item_reference","id":"x"}])")}}),
+      "input[1].type");
 }
 
 }  // namespace
