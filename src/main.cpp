@@ -66,6 +66,7 @@ int main(int argc, char** argv) {
     const Status status = run_bench(*bench);
     return status.ok() ? 0 : bad_input(status);
   }
+  if (const auto* agent = std::get_if<LaunchConfig>(&*command)) return run_launch(*agent);
   if (const auto* chat = std::get_if<ChatConfig>(&*command)) return run_chat(*chat);
   return run_serve(std::get<ServeConfig>(*command));
 }

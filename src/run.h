@@ -11,6 +11,7 @@ inline constexpr int kExitEngineDied = 1;
 
 int run_serve(const ServeConfig& config);
 int run_inspect(const InspectConfig& config);
+int run_launch(const LaunchConfig& config);
 
 // Names the fault in one line on stderr; the exit code for it.
 int bad_input(const Status& status);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "server/child_server.h"
+#include "server/model_list.h"
 
 namespace tailrace {
 namespace {
@@ -22,26 +23,6 @@ void catch_interrupts() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;  // without SA_RESTART: a blocked read returns
   sigaction(SIGINT, &action, nullptr);
-}
-
-// The name the server gives its model.
-Expected<std::string> ask_model_name(const ServerAddress& address) {
-  ChatConnection connection(address, [] { return g_interrupted.load(); });
-  auto reply = connection.get("/v1/models");
-  if (!reply) return fail(reply.error());
-  auto json = parse_json(reply->body);
-  if (reply->status != 200) {
-    const bool known = json && json->is_object() && json->contains("error") && (*json)["error"].is_object() &&
-                       (*json)["error"].contains("message") && (*json)["error"]["message"].is_string();
-    return fail(StatusCode::kUnavailable, known ? (*json)["error"]["message"].get<std::string>()
-                                                : "/v1/models answered " + std::to_string(reply->status));
-  }
-  const auto is_model = [](const Json& entry) { return entry.is_object() && entry.contains("id") && entry["id"].is_string(); };
-  if (!json || !json->is_object() || !json->contains("data") || !(*json)["data"].is_array() || (*json)["data"].empty() ||
-      !is_model((*json)["data"][0])) {
-    return fail(StatusCode::kUnavailable, "this is not an OpenAI-compatible server");
-  }
-  return (*json)["data"][0]["id"].get<std::string>();
 }
 
 int converse(const ChatConfig& config, const ServerAddress& address, const std::string& model) {
@@ -177,9 +158,9 @@ int run_chat(const ChatConfig& config) {
   address.api_key = config.api_key;
   std::string model = config.url.empty() ? "" : config.model;
   if (model.empty()) {
-    auto name = ask_model_name(address);
-    if (!name) return complain(name.error(), 1);
-    model = std::move(*name);
+    const auto models = list_models(address, [] { return g_interrupted.load(); });
+    if (!models) return complain(models.error(), 1);
+    model = models->front().name;
   }
   return converse(config, address, model);
 }

@@ -21,6 +21,7 @@ constexpr const char* kUsage =
     "\n"
     "  tailrace serve   --model PATH   serve a Hugging Face directory or a .gguf file\n"
     "  tailrace chat    --model PATH   talk to a model in the terminal (starts a server), or --url http://host:port\n"
+    "  tailrace launch  codex|claude|opencode   the configuration that points a coding agent at a running server\n"
     "  tailrace inspect --model PATH   architecture, tensors, memory ledger and fast paths, without loading weights\n"
     "  tailrace tune                   measure the tuning table of this machine's GPU\n"
     "  tailrace bench decode --model PATH   decode speed at given contexts, beside what a step's bytes allow\n"
@@ -309,13 +310,47 @@ Expected<CommandLine> parse_bench(const std::vector<std::string>& args) {
   return CommandLine(std::move(config));
 }
 
+Expected<CommandLine> parse_launch(const std::vector<std::string>& args) {
+  CLI::App app(
+      "Prints the configuration that points a coding agent at a running server; --write puts it into the agent's "
+      "file.",
+      "tailrace launch");
+  LaunchConfig config;
+  int32_t port = 0;
+  const std::map<std::string, AgentKind> agents = {
+      {"codex", AgentKind::kCodex}, {"claude", AgentKind::kClaude}, {"opencode", AgentKind::kOpencode}};
+  app.add_option("agent", config.agent, "codex, claude or opencode")
+      ->required()
+      ->transform(CLI::CheckedTransformer(agents))
+      ->option_text("codex|claude|opencode");
+  auto* url = app.add_option("--base-url", config.base_url, "the server (default http://127.0.0.1:8000)")
+                  ->option_text("http://HOST:PORT");
+  app.add_option("--port", port, "the server's port on this machine")
+      ->check(CLI::Range(1, 65535))
+      ->excludes(url)
+      ->option_text("N");
+  app.add_option("--model", config.model, "the served model's name (default: what the server says)")
+      ->option_text("NAME");
+  app.add_option("--api-key", config.api_key, "the server's key; it is written into the file")->option_text("KEY");
+  app.add_option("--file", config.file, "the agent's configuration file (default: the user's own)")
+      ->option_text("FILE");
+  app.add_flag("--write", config.write, "merge it into the file; what was there is kept beside it as FILE.bak");
+  auto help = run_parser(app, args);
+  if (!help) return fail(help.error());
+  if (help->has_value()) return CommandLine(PrintAndExit{**help});
+  if (port > 0) config.base_url = "http://127.0.0.1:" + std::to_string(port);
+  while (!config.base_url.empty() && config.base_url.back() == '/') config.base_url.pop_back();
+  return CommandLine(std::move(config));
+}
+
 }  // namespace
 
 Expected<CommandLine> parse_command_line(const std::vector<std::string>& args,
                                          const std::vector<std::string>& environment, const BuildFacts& facts) {
   if (Status status = check_environment(environment); !status.ok()) return fail(status);
   if (args.empty()) {
-    return fail(StatusCode::kInvalidArgument, "say what to do: tailrace serve|chat|inspect|tune|bench ... (tailrace --help)");
+    return fail(StatusCode::kInvalidArgument,
+                "say what to do: tailrace serve|chat|launch|inspect|tune|bench ... (tailrace --help)");
   }
   const std::string& command = args[0];
   const std::vector<std::string> rest(args.begin() + 1, args.end());
@@ -324,10 +359,11 @@ Expected<CommandLine> parse_command_line(const std::vector<std::string>& args,
   if (command == "chat") return parse_chat(rest);
   if (command == "tune") return parse_tune(rest);
   if (command == "bench") return parse_bench(rest);
+  if (command == "launch") return parse_launch(rest);
   if (command == "--help" || command == "-h" || command == "help") return CommandLine(PrintAndExit{kUsage});
   if (command == "--version") return CommandLine(PrintAndExit{"tailrace " + facts.version + "\n"});
   return fail(StatusCode::kInvalidArgument,
-              "unknown command '" + command + "': one of serve, chat, inspect, tune, bench, --version, --help");
+              "unknown command '" + command + "': one of serve, chat, launch, inspect, tune, bench, --version, --help");
 }
 
 }  // namespace tailrace

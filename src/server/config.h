@@ -119,12 +119,24 @@ struct BenchConfig {
   uint64_t seed = 1;
 };
 
+enum class AgentKind { kCodex, kClaude, kOpencode };
+
+// `launch`: the configuration that points a coding agent at a server.
+struct LaunchConfig {
+  AgentKind agent = AgentKind::kCodex;
+  std::string base_url = "http://127.0.0.1:8000";
+  std::string model;                 // as the server names it; empty: what the server says
+  std::string api_key;
+  std::string file;                  // empty: the agent's own
+  bool write = false;                // else only printed
+};
+
 // --help or --version: the text to print before exiting with 0.
 struct PrintAndExit {
   std::string text;
 };
 
-using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, TuneConfig, BenchConfig, PrintAndExit>;
+using CommandLine = std::variant<ServeConfig, ChatConfig, InspectConfig, TuneConfig, BenchConfig, LaunchConfig, PrintAndExit>;
 
 // What this build and machine can do; decides which combinations are refused.
 struct BuildFacts {
