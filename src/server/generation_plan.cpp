@@ -5,8 +5,8 @@
 #include <cstdio>
 
 #include "server/answer_constraint.h"
-#include "server/chat_prompt.h"
 #include "server/openai_writer.h"
+#include "server/thinking_budget.h"
 
 namespace tailrace {
 namespace {
@@ -59,7 +59,7 @@ ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const Generati
     return bad_field(field, start + "your prompt has " + std::to_string(prompt) + " tokens, which leaves no room for an answer.",
                      "context_length_exceeded");
   }
-  if (params.max_tokens && prompt + *params.max_tokens > limit) {
+  if (params.max_tokens && !params.end_with_context && prompt + *params.max_tokens > limit) {
     return bad_field(field, start + "you requested " + std::to_string(prompt + *params.max_tokens) + " tokens (" +
                                 std::to_string(prompt) + " in the prompt, " + std::to_string(*params.max_tokens) +
                                 " for the answer). Shorten one of them.",
@@ -67,7 +67,7 @@ ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const Generati
   }
   int64_t max_tokens = limit - prompt;
   if (params.max_tokens) {
-    max_tokens = *params.max_tokens;
+    max_tokens = std::min<int64_t>(max_tokens, *params.max_tokens);
   } else if (const auto& wanted = model.text->sampling.max_new_tokens; wanted && *wanted >= 1) {
     max_tokens = std::min<int64_t>(max_tokens, *wanted);
   }
@@ -178,18 +178,27 @@ ApiExpected<std::vector<TokenId>> text_prompt_ids(const ServedModel& model, cons
   return std::move(*ids);
 }
 
-ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatRequest& request, SeedSource& seeds) {
+ApiExpected<ChatPrompt> chat_prompt(const ServedModel& model, const ChatRequest& request) {
   if (Status status = check_model_name(model, request.params.model); !status.ok()) {
     return api_fail({404, status.message(), "model", "model_not_found"});
   }
   const size_t bytes = text_bytes(request.messages) + text_bytes(request.tools.offered);
   if (Status status = check_text_bytes(model, bytes); !status.ok()) return too_long(status, "messages");
-  auto prompt = render_chat(model, request);
+  return render_chat(model, request);
+}
+
+ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatRequest& request, SeedSource& seeds) {
+  auto prompt = chat_prompt(model, request);
   if (!prompt) return api_fail(prompt.error());
   std::vector<std::vector<TokenId>> prompts;
   prompts.push_back(std::move(prompt->ids));
   auto constraint = chat_constraint(model, request, prompt->think_start);
   if (!constraint) return api_fail(constraint.error());
+  if (request.thinking_budget) {
+    auto bounded = bound_thinking(model, prompt->think_start, *request.thinking_budget, std::move(*constraint));
+    if (!bounded) return api_fail(from_status(bounded.error()));
+    *constraint = std::move(*bounded);
+  }
   auto plan = make_plan(model, request.params, ApiDialect::kChat, std::move(prompts), std::move(*constraint), seeds);
   if (!plan) return plan;
   plan->output.format = model.output;

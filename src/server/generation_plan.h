@@ -8,6 +8,7 @@
 
 #include "base/request.h"
 #include "server/answer_writer.h"
+#include "server/chat_prompt.h"
 #include "server/openai_request.h"
 #include "server/request_log.h"
 #include "server/seed_source.h"
@@ -41,8 +42,12 @@ struct GenerationPlan {
   std::shared_ptr<RequestEntry> entry;  // told of what becomes of it; null: nobody listens
 };
 
-// Errors: 404 model_not_found; 400 context_length_exceeded when the prompt leaves no room for one token, or prompt +
-// max_tokens is more than the context (never clamped); what the chat template says. Without max_tokens an answer may use
+// What a chat's prompt is. Errors: 404 model_not_found; 400 context_length_exceeded for text that cannot fit; what the
+// chat template says.
+ApiExpected<ChatPrompt> chat_prompt(const ServedModel& model, const ChatRequest& request);
+
+// Errors: chat_prompt's; 400 context_length_exceeded when the prompt leaves no room for one token, or prompt +
+// max_tokens is more than the context (never clamped but where end_with_context says so); what the chat template says. Without max_tokens an answer may use
 // what the prompt leaves (or generation_config's max_new_tokens, when that is less).
 ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatRequest& request, SeedSource& seeds);
 ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const CompletionRequest& request,

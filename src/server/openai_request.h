@@ -39,6 +39,7 @@ struct GenerationParams {
   bool include_usage = false;
   int32_t n = 1;
   std::optional<int32_t> max_tokens;        // >= 1
+  bool end_with_context = false;            // max_tokens may be more than the context has room for
   int32_t min_tokens = 0;
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<int32_t> top_k;             // 0: off
@@ -59,6 +60,7 @@ struct ChatRequest {
   std::string reasoning_effort;             // "" when absent; else one of OpenAI's words
   Json template_kwargs = Json::object();    // chat_template_kwargs
   bool add_generation_prompt = true;
+  std::optional<int32_t> thinking_budget;   // tokens of reasoning, at most
 };
 
 struct CompletionRequest {

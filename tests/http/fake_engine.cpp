@@ -72,7 +72,7 @@ void FakeEngine::admit() {
   queue_.set_waiting_in_engine(waiting_.size());
 }
 
-// Ends an answer where that is allowed, else mostly closes what is open, so that it comes to an end.
+// The script's token where anything is allowed. Else ends an answer where that is allowed, or mostly closes what is open, so that it comes to an end.
 TokenId FakeEngine::constrained_token(Row& row) {
   const bool first = row.constraint == nullptr;
   if (first) row.constraint = row.request->constraint->start().value();
@@ -80,11 +80,12 @@ TokenId FakeEngine::constrained_token(Row& row) {
   const Status status = row.constraint->next(std::span(&row.last, first ? 0 : 1), mask);
   CHECK(status.ok());
   const auto allowed = [&](TokenId id) { return (mask[id / 32] >> (id % 32) & 1) != 0; };
-  if (allowed(text_.eos)) return text_.eos;
   std::vector<TokenId> choices;
   for (TokenId id = 0; id < text_.vocab_size; ++id) {
     if (allowed(id)) choices.push_back(id);
   }
+  if (static_cast<int32_t>(choices.size()) == text_.vocab_size) return text_.next(row.last);
+  if (allowed(text_.eos)) return text_.eos;
   const uint32_t random = static_cast<uint32_t>(row.generated + 1) * 2654435761u >> 8;
   for (const char close : {'"', '}', ']'}) {
     if (random % 2 == 0 && allowed(close)) return close;
