@@ -19,6 +19,7 @@ check the same calls and many more.
 PYTHON = ".venv-test/bin/python"
 CLIENTS = [
     ("openai (Python)", [PYTHON, "tests/e2e/show_openai.py"]),
+    ("anthropic (Python)", [PYTHON, "tests/e2e/show_anthropic.py"]),
     ("openai (Node.js)", [PYTHON, "tests/e2e/show_node.py", "openai"]),
     ("@ai-sdk/openai-compatible (Node.js)", [PYTHON, "tests/e2e/show_node.py", "ai"]),
 ]

@@ -53,7 +53,7 @@ HttpResponse to_response(const ApiError& error) {
   HttpResponse response;
   response.status = error.http_status;
   response.body = dump_json(to_json(error));
-  response.error_code = error.code;
+  response.error = error;
   if (error.http_status == 503 || error.http_status == 429) response.headers.emplace_back("Retry-After", "1");
   return response;
 }
@@ -63,6 +63,7 @@ void HttpAnswer::respond(HttpResponse response) {
   if (left_) return;
   CHECK(!begun_);
   begun_ = ended_ = true;
+  if (wiring_.reword) wiring_.reword(response);
   const bool keep = wiring_.keep_alive();
   close_ = response.close || !keep;
   unsent_ += format_response(response, {keep, wiring_.head_only, wiring_.headers});

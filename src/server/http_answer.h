@@ -32,6 +32,7 @@ class HttpAnswer : public HttpExchange {
     bool http_1_0 = false;
     bool head_only = false;                            // as in WireForm
     HttpHeaders headers;
+    std::function<void(HttpResponse&)> reword;         // puts an error into the form of the path's API; may be null
     std::function<bool()> keep_alive;                  // asked when the head is formatted
     std::function<void(std::function<void()>)> post;   // to the connection's executor
     std::function<void()> wake;                        // on that executor: there are bytes, or the end

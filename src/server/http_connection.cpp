@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "server/anthropic_error.h"
 
 namespace tailrace {
 namespace {
@@ -164,6 +165,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
     if (error) co_return ReadResult::kClosed;
   }
   prepared_ = head_only_ = false;
+  path_.clear();
   Parser parser;
   parser.header_limit(kHeaderLimit);
   parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
@@ -202,12 +204,14 @@ std::optional<HttpResponse> HttpConnection::take_head(const Parser& parser, Http
   if (!split_target(head.target(), out)) {
     return to_response({400, "the request target is a URI without a host", "", "bad_request"});
   }
+  path_ = out.path;
   if (says_its_host(head)) return std::nullopt;
   return to_response({400, "a request of HTTP/1.1 has one Host header", "", "bad_request"});
 }
 
 void HttpConnection::prepare(HttpRequest& head) {
   headers_ = shared_->rules.prepare(head);
+  request_id_ = head.request_id;
   prepared_ = true;
 }
 
@@ -259,6 +263,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::refuse(std::optional
   if (!response) co_return ReadResult::kClosed;
   HttpRequest unread;
   if (!prepared_) prepare(unread);
+  word_error(path_, request_id_, *response);
   arm(kLingerSeconds);
   const std::string text = format_response(*response, {.head_only = head_only_, .headers = headers_});
   auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(text), kAwait);
@@ -284,6 +289,7 @@ asio::awaitable<bool> HttpConnection::answer(HttpRequest request) {
   wiring.http_1_0 = http_1_0_;
   wiring.head_only = head_only_;
   wiring.headers = headers_;
+  wiring.reword = [path = path_, id = request_id_](HttpResponse& response) { word_error(path, id, response); };
   wiring.keep_alive = [this] { return keep_alive_ && !shared_->draining; };
   wiring.post = [executor = executor()](std::function<void()> task) { asio::post(executor, std::move(task)); };
   wiring.wake = [weak = weak_from_this()] {

@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "server/api_error.h"
 
 namespace tailrace {
 
@@ -41,7 +44,7 @@ struct HttpResponse {
   std::string body;
   HttpHeaders headers;
   bool close = false;         // the connection is closed after this response
-  std::string error_code;     // of an error, for the log
+  std::optional<ApiError> error;  // what the body says, in OpenAI's form
 };
 
 // The answer to one request: either respond() once, or begin_stream(), any number of write()s and end_stream(). All

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "base/test_fault.h"
+#include "server/anthropic_plan.h"
 #include "server/body_budget.h"
 #include "server/routes.h"
 #include "server/tokenize_routes.h"
@@ -40,7 +41,7 @@ HttpHeaders HttpServer::Impl::prepare(HttpRequest& head) {
   head.key = keys->find(head.authorization, head.x_api_key);
   head.request_id = is_request_id(head.x_request_id) ? head.x_request_id
                                                      : "req_" + letters_and_digits(ids.next(), 10) + letters_and_digits(ids.next(), 10);
-  HttpHeaders headers = {{"X-Request-Id", head.request_id}};
+  HttpHeaders headers = {{"X-Request-Id", head.request_id}, {"request-id", head.request_id}};  // the latter Anthropic's
   cors.add_headers(head, headers);
   return headers;
 }
@@ -57,7 +58,7 @@ std::optional<HttpResponse> HttpServer::Impl::refuse(const HttpRequest& head) {
   if (!response) return response;
   metrics.http_answer(response->status);
   RequestEntry entry(head);
-  entry.set_status(response->status, response->error_code);
+  entry.set_status(response->status, response->error ? response->error->code : "");
   entry.end();
   events.write(LogLevel::kInfo, "refused", entry.to_json());
   return response;
@@ -153,6 +154,10 @@ void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& 
                                               : answer_detokenize(*served, request, limits_of(request));
     return send(exchange, result ? json_response(*result) : to_response(result.error()));
   }
+  if (request.path == "/v1/messages/count_tokens") {
+    auto counted = answer_count_tokens(*served, request.body, limits_of(request));
+    return send(exchange, counted ? json_response(*counted) : to_response(counted.error()));
+  }
   generate(exchange, *served, request, std::move(guard));
 }
 
@@ -174,6 +179,10 @@ ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, co
   }
   if (request.path == "/v1/responses") {
     return responses.plan(served, request.body, owner_of(request), bounds, limits_of(request), seeds);
+  }
+  if (request.path == "/v1/messages") {
+    auto parsed = parse_messages_request(request.body, limits_of(request));
+    return parsed ? plan_messages(served, std::move(*parsed), request.request_id, seeds) : api_fail(parsed.error());
   }
   auto parsed = parse_chat_request(request.body, bounds, limits_of(request));
   return parsed ? plan_chat(served, *parsed, seeds) : api_fail(parsed.error());

@@ -15,6 +15,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", RouteKind::kGenerates},
     {"POST", "/v1/completions", RouteKind::kGenerates},
     {"POST", "/v1/responses", RouteKind::kGenerates},
+    {"POST", "/v1/messages", RouteKind::kGenerates},
+    {"POST", "/v1/messages/count_tokens"},
     {"GET", "/v1/responses/{id}/input_items"},
     {"GET", "/v1/responses/{id}"},
     {"DELETE", "/v1/responses/{id}"},

@@ -51,7 +51,7 @@ class TrackedExchange : public HttpExchange {
         : entry(std::move(request_entry)), on_end(std::move(end_callback)) {}
     void note(const HttpResponse& response) {
       answered = true;
-      entry->set_status(response.status, response.error_code);
+      entry->set_status(response.status, response.error ? response.error->code : "");
     }
     void end(int status_without_answer) {
       if (ended.exchange(true)) return;

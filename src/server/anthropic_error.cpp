@@ -1,0 +1,43 @@
+#include "server/anthropic_error.h"
+
+namespace tailrace {
+namespace {
+
+const char* error_type(const ApiError& error) {
+  switch (error.http_status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+    case 431:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 408:
+    case 504:
+      return "timeout_error";
+    case 503:
+      return error.code == "overloaded" ? "overloaded_error" : "api_error";
+    default:
+      return error.http_status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+Json anthropic_error(const ApiError& error, const std::string& request_id) {
+  return {{"type", "error"},
+          {"error", {{"type", error_type(error)}, {"message", error.message}}},
+          {"request_id", request_id}};
+}
+
+void word_error(std::string_view path, const std::string& request_id, HttpResponse& response) {
+  const bool messages = path == "/v1/messages" || path.rfind("/v1/messages/", 0) == 0;
+  if (messages && response.error)
+    response.body = dump_json(anthropic_error(*response.error, request_id));
+}
+
+}  // namespace tailrace

@@ -1,0 +1,68 @@
+#include "server/anthropic_plan.h"
+
+#include "server/anthropic_writer.h"
+
+namespace tailrace {
+namespace {
+
+using Thinking = MessagesRequest::Thinking;
+
+tl::unexpected<ApiError> unsupported(const char* field, const std::string& reason) {
+  return bad_field(field, std::string(field) + " " + reason, "unsupported_parameter");
+}
+
+// Templates know levels of effort, a switch, or nothing; where they know nothing, the model
+// decides.
+ApiExpected<ChatRequest> tell_template(const ServedModel& model, MessagesRequest request) {
+  const std::string source = model.text->chat_template ? model.text->chat_template->source() : "";
+  const bool levels = source.find("reasoning_effort") != std::string::npos;
+  const bool toggles = source.find("enable_thinking") != std::string::npos;
+  const bool reasons = model.output.reasoning != ReasoningFormat::kNone;
+  ChatRequest& chat = request.chat;
+  if (request.thinking == Thinking::kOn && !reasons)
+    return unsupported("thinking.type", "'enabled': this model does not think");
+  if (request.thinking == Thinking::kOff && reasons && !toggles) {
+    return unsupported("thinking.type", "'disabled': this model always thinks");
+  }
+  if (toggles && request.thinking != Thinking::kUnsaid) {
+    chat.template_kwargs["enable_thinking"] = request.thinking != Thinking::kOff;
+  }
+  if (levels) {
+    const bool highest = request.effort == "xhigh" || request.effort == "max";
+    chat.reasoning_effort = highest ? "high" : request.effort;
+  } else if (!request.effort.empty() &&
+             request.effort != "high") {  // high means as much as saying nothing
+    return unsupported("output_config.effort",
+                       "'" + request.effort + "': this model's chat template has no such setting");
+  }
+  return std::move(chat);
+}
+
+}  // namespace
+
+ApiExpected<GenerationPlan> plan_messages(const ServedModel& model, MessagesRequest request,
+                                          const std::string& request_id, SeedSource& seeds) {
+  const auto chat = tell_template(model, std::move(request));
+  if (!chat) return api_fail(chat.error());
+  auto plan = plan_chat(model, *chat, seeds);
+  if (!plan) return plan;
+  plan->writer = make_anthropic_writer(
+      {.id = "msg_" + letters_and_digits(seeds.next(), 10) + letters_and_digits(seeds.next(), 10),
+       .model = model.name,
+       .request_id = request_id,
+       .max_tokens = *chat->params.max_tokens});
+  return plan;
+}
+
+ApiExpected<Json> answer_count_tokens(const ServedModel& model, std::string_view body,
+                                      const JsonLimits& limits) {
+  auto request = parse_count_tokens_request(body, limits);
+  if (!request) return api_fail(request.error());
+  const auto chat = tell_template(model, std::move(*request));
+  if (!chat) return api_fail(chat.error());
+  const auto prompt = chat_prompt(model, *chat);
+  if (!prompt) return api_fail(prompt.error());
+  return Json{{"input_tokens", prompt->ids.size()}};
+}
+
+}  // namespace tailrace
