@@ -7,6 +7,7 @@
 #include "server/chat_tools.h"
 #include "server/json_fields.h"
 #include "server/openai_request.h"
+#include "server/reasoning_seal.h"
 
 namespace tailrace {
 namespace {
@@ -125,7 +126,7 @@ void read_thinking(FieldReader& fields, Turn& turn) {
   fields.read("thinking", thinking, kMaxTextBytes);
   fields.read("signature", signature, kMaxTextBytes);
   fields.refuse_unknown();
-  turn.reasoning += thinking;
+  turn.reasoning += thinking.empty() ? open_reasoning(signature).value_or("") : thinking;
 }
 
 std::optional<ApiError> read_block(const Json& block, const std::string& path, bool user,

@@ -8,8 +8,9 @@
 
 namespace tailrace {
 
-// Thinking blocks go out with this signature. It proves nothing: what a client sends back is taken
-// as it stands.
+// The signature of thinking that is shown. It proves nothing: what a client sends back is taken as
+// it stands. Thinking that is not shown is in its signature (server/reasoning_seal.h), and read
+// from there.
 inline constexpr const char* kThinkingSignature = "tailrace";
 
 // `system` (null: none) and `messages`, in the form that check_messages gives. Text blocks of a

@@ -42,6 +42,7 @@ ApiExpected<ChatRequest> tell_template(const ServedModel& model, MessagesRequest
 
 ApiExpected<GenerationPlan> plan_messages(const ServedModel& model, MessagesRequest request,
                                           const std::string& request_id, SeedSource& seeds) {
+  const bool hide_thinking = request.hide_thinking;
   const auto chat = tell_template(model, std::move(request));
   if (!chat) return api_fail(chat.error());
   auto plan = plan_chat(model, *chat, seeds);
@@ -50,6 +51,7 @@ ApiExpected<GenerationPlan> plan_messages(const ServedModel& model, MessagesRequ
       {.id = "msg_" + letters_and_digits(seeds.next(), 10) + letters_and_digits(seeds.next(), 10),
        .model = model.name,
        .request_id = request_id,
+       .hide_thinking = hide_thinking,
        .max_tokens = *chat->params.max_tokens});
   return plan;
 }

@@ -80,8 +80,12 @@ void read_thinking(FieldReader& fields, MessagesRequest& out) {
   } else {
     reader.set_error("type", "must be enabled, adaptive or disabled, not '" + type + "'");
   }
-  if (type != "disabled")
-    reader.refuse("display", {Json("summarized")}, "thinking is given as it is");
+  std::string display;
+  if (type != "disabled") reader.read("display", display, 64);
+  if (!display.empty() && display != "summarized" && display != "omitted") {
+    reader.set_error("display", "must be summarized or omitted, not '" + display + "'");
+  }
+  out.hide_thinking = display == "omitted";
   reader.refuse_unknown();
   if (!reader.ok()) fields.adopt(*reader.error());
 }

@@ -20,7 +20,8 @@ struct MessagesRequest {
 
   ChatRequest chat;  // but for the thinking, which the template decides about
   Thinking thinking = Thinking::kUnsaid;
-  std::string effort;  // "" when absent; else low, medium, high, xhigh or max
+  bool hide_thinking = false;  // "display": "omitted"
+  std::string effort;          // "" when absent; else low, medium, high, xhigh or max
 };
 
 ApiExpected<MessagesRequest> parse_messages_request(std::string_view body,

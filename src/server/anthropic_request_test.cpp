@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "server/anthropic_content.h"
+#include "server/reasoning_seal.h"
 
 namespace tailrace {
 namespace {
@@ -97,7 +98,7 @@ TEST(AnthropicRequest, what_is_refused_is_named) {
       {R"({"thinking":{"type":"enabled","budget_tokens":1000}})", "thinking.budget_tokens"},
       {R"({"thinking":{"type":"enabled","budget_tokens":2000}})", "thinking.budget_tokens"},
       {R"({"thinking":{"type":"adaptive","budget_tokens":1024}})", "thinking.budget_tokens"},
-      {R"({"thinking":{"type":"adaptive","display":"omitted"}})", "thinking.display"},
+      {R"({"thinking":{"type":"adaptive","display":"none"}})", "thinking.display"},
       {R"({"output_config":{"effort":"most"}})", "output_config.effort"},
       {R"({"output_config":{"format":{"type":"json_object"}}})", "output_config.format.type"},
       {R"({"output_format":{"type":"json_schema","schema":7}})", "output_format.schema"},
@@ -184,13 +185,24 @@ TEST(AnthropicRequest, a_conversation_with_everything_becomes_chat_messages) {
       {"role":"system","content":"now"}])"));
 }
 
+TEST(AnthropicRequest, hidden_thinking_is_read_from_its_signature) {
+  const auto reasoning = [](const std::string& signature) {
+    const Json block = {{"type", "thinking"}, {"thinking", ""}, {"signature", signature}};
+    const Json turn = {{"role", "assistant"}, {"content", Json::array({block})}};
+    return (*messages_from_anthropic(nullptr, Json::array({turn})))[0].value("reasoning_content",
+                                                                             "");
+  };
+  EXPECT_EQ(reasoning(seal_reasoning("h\xc3\xa4?")), "h\xc3\xa4?");
+  EXPECT_EQ(reasoning("of another server"), "");
+  EXPECT_EQ(reasoning(seal_reasoning("\xc3(")), "");  // no text
+}
+
 TEST(AnthropicRequest, results_come_before_text) {
   EXPECT_EQ(
       converted(
           R"([{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{}}]},
                           {"role":"user","content":[{"type":"text","text":"a"},
-                            {"type":"tool_result","tool_use_id":"1"}]}])")
-          ["fault"],
+                            {"type":"tool_result","tool_use_id":"1"}]}])")["fault"],
       "messages[1].content[1].type 'tool_result' must come before the message's text");
 }
 

@@ -8,6 +8,7 @@
 #include "server/anthropic_content.h"
 #include "server/anthropic_error.h"
 #include "server/http_answer.h"
+#include "server/reasoning_seal.h"
 #include "server/sse.h"
 
 namespace tailrace {
@@ -18,7 +19,7 @@ using Kind = AnswerPiece::Kind;
 std::string event(const char* name, Json json) {
   Json typed = {{"type", name}};
   typed.update(json);
-  return std::string("event: ") + name + "\n" + sse_event(typed);
+  return sse_event(name, typed);
 }
 
 // Every prompt is cached as it is, so none of it is counted as written to a cache.
@@ -61,26 +62,6 @@ Json block_delta(const AnswerPiece& piece) {
   return {{"type", "text_delta"}, {"text", piece.text}};
 }
 
-Json whole_block(const AnswerPiece& piece) {
-  Json block = empty_block(piece);
-  switch (piece.kind) {
-    case Kind::kReasoning:
-      block["thinking"] = piece.text;
-      block["signature"] = kThinkingSignature;
-      break;
-    case Kind::kCall: {
-      auto input = parse_json(piece.text);
-      CHECK_MSG(input.has_value(), "a call's arguments are no JSON");
-      block["input"] = std::move(*input);
-      break;
-    }
-    case Kind::kContent:
-      block["text"] = piece.text;
-      break;
-  }
-  return block;
-}
-
 class AnthropicWriter : public AnswerWriter {
  public:
   explicit AnthropicWriter(AnthropicAnswer answer) : answer_(std::move(answer)) {}
@@ -100,9 +81,7 @@ class AnthropicWriter : public AnswerWriter {
                      {{"index", num_blocks_}, {"content_block", empty_block(piece)}});
         open_ = OpenBlock{piece.kind, piece.call};
       }
-      if (!piece.text.empty())
-        out +=
-            event("content_block_delta", {{"index", num_blocks_}, {"delta", block_delta(piece)}});
+      out += speak(piece);
     }
     if (output.finish_reason == nullptr) return out;
     finish_reason_ = output.finish_reason;
@@ -140,10 +119,38 @@ class AnthropicWriter : public AnswerWriter {
     int32_t call;
   };
 
+  // What the open block says next; hidden thinking is kept for its signature.
+  std::string speak(const AnswerPiece& piece) {
+    const bool hidden = piece.kind == Kind::kReasoning && answer_.hide_thinking;
+    if (hidden) hidden_ += piece.text;
+    if (hidden || piece.text.empty()) return "";
+    return event("content_block_delta", {{"index", num_blocks_}, {"delta", block_delta(piece)}});
+  }
+
+  std::string signature(std::string_view thinking) const {
+    return answer_.hide_thinking ? seal_reasoning(thinking) : kThinkingSignature;
+  }
+
+  Json whole_block(const AnswerPiece& piece) const {
+    Json block = empty_block(piece);
+    if (piece.kind == Kind::kReasoning) {
+      if (!answer_.hide_thinking) block["thinking"] = piece.text;
+      block["signature"] = signature(piece.text);
+    } else if (piece.kind == Kind::kCall) {
+      auto input = parse_json(piece.text);
+      CHECK_MSG(input.has_value(), "a call's arguments are no JSON");
+      block["input"] = std::move(*input);
+    } else {
+      block["text"] = piece.text;
+    }
+    return block;
+  }
+
   std::string close_block() {
     if (!open_) return "";
     const bool thinking = std::exchange(open_, std::nullopt)->kind == Kind::kReasoning;
-    const Json signature = {{"type", "signature_delta"}, {"signature", kThinkingSignature}};
+    const Json signature = {{"type", "signature_delta"},
+                            {"signature", this->signature(std::exchange(hidden_, ""))}};
     const int64_t index = num_blocks_++;
     return (thinking ? event("content_block_delta", {{"index", index}, {"delta", signature}})
                      : "") +
@@ -177,6 +184,7 @@ class AnthropicWriter : public AnswerWriter {
   const AnthropicAnswer answer_;
   std::optional<OpenBlock> open_;
   int64_t num_blocks_ = 0;  // closed ones: the open one's index
+  std::string hidden_;      // of the open block
   const char* finish_reason_ = "stop";
   std::string stop_string_;
 };

@@ -11,7 +11,8 @@ namespace tailrace {
 struct AnthropicAnswer {
   std::string id;  // msg_...
   std::string model;
-  std::string request_id;  // in errors
+  std::string request_id;      // in errors
+  bool hide_thinking = false;  // it goes out in its signature alone
   int32_t max_tokens = 0;  // as asked for: an answer that ends with fewer has filled the context
 };
 

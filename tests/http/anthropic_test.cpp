@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "http/server_fixture.h"
+#include "server/reasoning_seal.h"
 #include "support/http_client.h"
 
 namespace tailrace::test {
@@ -179,6 +180,16 @@ TEST(Messages, the_second_turn_takes_blocks_back) {
   const Json second = ask_both(fixture, body);
   EXPECT_EQ(second["content"][0]["text"], "It is noon now.");
   EXPECT_EQ(second["stop_reason"], "end_turn");
+}
+
+TEST(Messages, thinking_that_is_not_shown_is_in_its_signature) {
+  ServerFixture fixture(agent_options());
+  const Json hidden = {{"type", "adaptive"}, {"display", "omitted"}};
+  const Json message = ask_both(fixture, messages_body("plain", {{"thinking", hidden}}));
+  EXPECT_EQ(message["content"][0]["type"], "text");  // nothing was thought
+  const Json thought = ask_both(fixture, with_tools("call", {{"thinking", hidden}}))["content"][0];
+  EXPECT_EQ(thought["thinking"], "");
+  EXPECT_EQ(open_reasoning(thought["signature"].get<std::string>()), "They ask.");
 }
 
 TEST(Messages, stop_sequences_max_tokens_and_the_context_end_an_answer) {
