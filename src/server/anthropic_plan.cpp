@@ -47,8 +47,10 @@ ApiExpected<GenerationPlan> plan_messages(const ServedModel& model, MessagesRequ
   if (!chat) return api_fail(chat.error());
   auto plan = plan_chat(model, *chat, seeds);
   if (!plan) return plan;
+  plan->id =
+      "msg_" + letters_and_digits(seeds.next(), 10) + letters_and_digits(seeds.next(), 10);
   plan->writer = make_anthropic_writer(
-      {.id = "msg_" + letters_and_digits(seeds.next(), 10) + letters_and_digits(seeds.next(), 10),
+      {.id = plan->id,
        .model = model.name,
        .request_id = request_id,
        .hide_thinking = hide_thinking,

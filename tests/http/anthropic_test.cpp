@@ -330,7 +330,7 @@ TEST(Messages, leaving_cancels) {
 
 TEST(Messages, errors_have_the_dialects_form) {
   FixtureOptions options;
-  options.config.http.api_key = "secret";
+  options.config.http.api_keys = {"secret"};
   ServerFixture fixture(options);
   const std::string body = messages_body("abc").dump();
   const auto error = [&](const HttpReply& reply) {
@@ -349,6 +349,9 @@ TEST(Messages, errors_have_the_dialects_form) {
                             messages_body("abc", {{"model", "other"}}).dump(), key)),
             "not_found_error");
   EXPECT_EQ(error(http_post(fixture.port(), "/v1/messages", "{", key)), "invalid_request_error");
+  const HttpReply named = http_post(fixture.port(), "/v1/messages", "{", key + "X-Request-Id: mine\r\n");
+  EXPECT_EQ(named.headers.at("request-id"), "mine");
+  EXPECT_EQ(Json::parse(named.body)["request_id"], "mine");
   fixture.engine.fail_all = true;
   EXPECT_EQ(error(http_post(fixture.port(), "/v1/messages", body, key)), "api_error");
 }
