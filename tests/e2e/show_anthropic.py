@@ -48,7 +48,7 @@ def converse(client):
     show("the second turn, with results", *blocks(client.messages.create(**turn)))
 
     try:
-        client.messages.create(**hello | {"temperature": 7})
+        client.messages.create(**hello, extra_body={"temperature": 7})
     except anthropic.BadRequestError as error:
         show("an error", f"{type(error).__name__}: {error.body['error']}")
 
