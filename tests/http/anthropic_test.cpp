@@ -315,14 +315,19 @@ TEST(Messages, what_a_coding_agent_sends) {
   EXPECT_EQ(folded(reply.body).message["content"][0]["text"], "It is noon now.");
 }
 
+// An answer of seconds, of which some has come.
+bool begins_to_stream(HttpConnection& client, ServerFixture& fixture) {
+  fixture.engine.step_us = 5000;
+  const Json body = messages_body("loop", {{"stream", true}, {"max_tokens", 500}});
+  return client.send_request("POST", "/v1/messages", body.dump()) &&
+         client.read_until("text_delta");
+}
+
 TEST(Messages, leaving_cancels) {
   ServerFixture fixture;
-  fixture.engine.step_us = 1000;
   {
     HttpConnection client(fixture.port());
-    client.send_request("POST", "/v1/messages",
-                        messages_body("loop", {{"stream", true}, {"max_tokens", 500}}).dump());
-    ASSERT_TRUE(client.read_until("text_delta"));
+    ASSERT_TRUE(begins_to_stream(client, fixture));
   }
   EXPECT_TRUE(ServerFixture::eventually(
       [&] { return fixture.engine.num_cancelled == 1 && fixture.engine.num_open() == 0; }));
@@ -358,11 +363,8 @@ TEST(Messages, errors_have_the_dialects_form) {
 
 TEST(Messages, an_error_in_a_stream_is_an_event) {
   ServerFixture fixture;
-  fixture.engine.step_us = 1000;
   HttpConnection client(fixture.port());
-  client.send_request("POST", "/v1/messages",
-                      messages_body("loop", {{"stream", true}, {"max_tokens", 500}}).dump());
-  ASSERT_TRUE(client.read_until("text_delta"));
+  ASSERT_TRUE(begins_to_stream(client, fixture));
   fixture.engine.fail_all = true;
   const Folded answer = folded(client.read_reply().body);
   EXPECT_EQ(answer.names.back(), "error");
