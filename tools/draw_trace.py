@@ -23,7 +23,7 @@ def load(path):
 
 
 def window(events, count, skip):
-    steps = [e for e in events if e["pid"] == 2]
+    steps = [e for e in events if (e["pid"], e["tid"]) == (2, 1)]
     firsts = [i for i in range(1, len(steps)) if steps[i]["name"] == "mixed" and steps[i - 1]["name"] == "decode"]
     if skip >= len(firsts):
         sys.exit("the trace has no such mixed step behind a decode step")

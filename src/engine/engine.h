@@ -12,8 +12,9 @@
 
 #include "base/engine_status.h"
 #include "base/request_queue.h"
+#include "base/step_log.h"
 #include "engine/model_runner.h"
-#include "engine/step_log.h"
+#include "engine/step_trace.h"
 #include "scheduler/scheduler.h"
 
 namespace tailrace {

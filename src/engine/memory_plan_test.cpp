@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/step_log.h"
+#include "engine/step_trace.h"
 #include "model/model.h"
 
 namespace tailrace {
@@ -249,18 +249,6 @@ TEST(MemoryPlan, a_chunk_that_takes_the_memory_is_named) {
   auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 30, 1000);
   ASSERT_FALSE(plan.has_value());
   EXPECT_NE(plan.error().message().find("lower --chunked-prefill-size 1048576"), std::string::npos) << plan.error().message();
-}
-
-TEST(StepLog, keeps_the_last_steps_in_order) {
-  StepLog log(3);
-  for (uint64_t step = 1; step <= 2; ++step) log.add({.step = step});
-  EXPECT_EQ(log.records().size(), 2u);
-  for (uint64_t step = 3; step <= 5; ++step) log.add({.step = step});
-  const auto records = log.records();
-  ASSERT_EQ(records.size(), 3u);
-  EXPECT_EQ(records.front().step, 3u);
-  EXPECT_EQ(records.back().step, 5u);
-  EXPECT_EQ(log.total(), 5u);
 }
 
 TEST(StepTrace, gaps_are_split_by_cause) {

@@ -3,26 +3,9 @@
 
 #include <cstdint>
 
+#include "base/step_log.h"
+
 namespace tailrace {
-
-enum class IdleCause {
-  kNoWork,      // nothing was waiting or running
-  kResultWait,  // the next step could not be planned before the last one's results
-  kHostLate,    // the next step was launched after the device had run dry
-  kMetadata,    // launched in time with a slab, which may have arrived late
-  kLaunch,      // launched in time and nothing had to arrive: the device's own time between two launches
-};
-
-inline constexpr int kNumIdleCauses = 5;
-inline const char* idle_cause_name(IdleCause cause) {
-  static constexpr const char* kNames[kNumIdleCauses] = {"no_work", "result_wait", "host_late", "metadata", "launch"};
-  return kNames[static_cast<int>(cause)];
-}
-
-struct IdleGap {
-  int64_t ns = 0;
-  IdleCause cause = IdleCause::kNoWork;
-};
 
 // Times on the device's clock, except launched_ns (host; the CPU device shares the clock, a GPU's is aligned at boot).
 struct StepTimes {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/step_log.h"
+#include "base/step_log.h"
 #include "ids/ids_options.h"
 
 namespace tailrace {

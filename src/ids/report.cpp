@@ -1,6 +1,5 @@
 #include "ids/report.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <vector>
@@ -67,22 +66,6 @@ void print_steps(const std::vector<StepRecord>& steps, uint64_t total) {
   std::printf("\n");
 }
 
-// One complete event ("X") of a lane, times in ns.
-void write_event(std::ofstream& out, const char* name, int process, int lane, int64_t from, int64_t to, int64_t zero,
-                 const std::string& args) {
-  char text[192];
-  std::snprintf(text, sizeof text,
-                ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", name,
-                process, lane, static_cast<double>(from - zero) / 1e3,
-                static_cast<double>(std::max<int64_t>(to - from, 0)) / 1e3);
-  out << text << args << "}}";
-}
-
-const char* kind_name(const StepRecord& s) {
-  if (s.num_decode_rows == s.num_rows) return "decode";
-  return s.num_decode_rows > 0 ? "mixed" : "extend";
-}
-
 }  // namespace
 
 void print_stats(const WorkloadResult& result, const StepLog& log, const EngineStatus& status) {
@@ -100,29 +83,7 @@ void print_stats(const WorkloadResult& result, const StepLog& log, const EngineS
 
 Status write_trace(const std::string& path, const StepLog& log) {
   std::ofstream out(path);
-  out << "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
-         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"host\"}},\n"
-         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":2,\"args\":{\"name\":\"device\"}},\n"
-         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":1,\"args\":{\"name\":\"plan\"}},\n"
-         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":2,\"args\":{\"name\":\"launch\"}},\n"
-         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":3,\"args\":{\"name\":\"process\"}},\n"
-         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":2,\"tid\":1,\"args\":{\"name\":\"steps\"}}";
-  const auto steps = log.records();
-  const int64_t zero = steps.empty() ? 0 : steps.front().plan_ns;
-  for (const StepRecord& s : steps) {
-    const std::string step = "\"step\":" + std::to_string(s.step);
-    char args[192];
-    std::snprintf(
-        args, sizeof args,
-        ",\"rows\":%d,\"decode_rows\":%d,\"tokens\":%d,\"slab\":%s,\"idle_before_us\":%.3f,\"idle_cause\":\"%s\"",
-        s.num_rows, s.num_decode_rows, s.num_tokens, s.has_slab ? "true" : "false", static_cast<double>(s.gap.ns) / 1e3,
-        s.gap.ns > 0 ? idle_cause_name(s.gap.cause) : "none");
-    write_event(out, "plan", 1, 1, s.plan_ns, s.launch_ns, zero, step);
-    write_event(out, "launch", 1, 2, s.launch_ns, s.launched_ns, zero, step);
-    write_event(out, "process", 1, 3, s.result_ns, s.processed_ns, zero, step);
-    write_event(out, kind_name(s), 2, 1, s.begun_ns, s.done_ns, zero, step + args);
-  }
-  out << "\n]}\n";
+  out << trace_json(log.records());
   out.flush();
   return out ? Status() : Status(StatusCode::kInvalidArgument, "--trace " + path + ": cannot be written");
 }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/step_log.h"
+#include "base/step_log.h"
 #include "ids/engine_client.h"
 #include "ids/workload.h"
 
@@ -12,8 +12,7 @@ namespace tailrace {
 // decode tok/s of a request = (output tokens - 1) / (last token's time - first token's); idle times are the device's.
 void print_stats(const WorkloadResult& result, const StepLog& log, const EngineStatus& status);
 
-// Chrome trace JSON (Perfetto reads it): host lanes plan, launch and process; a GPU lane of steps with rows, tokens and
-// the idle time before each. Times in us from the first step's planning.
+// trace_json of the steps kept.
 Status write_trace(const std::string& path, const StepLog& log);
 
 }  // namespace tailrace

@@ -45,7 +45,7 @@ TEST(Report, a_trace_has_a_lane_for_each_stage_and_the_device) {
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] == "X") events[{event["pid"], event["tid"]}]++;
   }
-  EXPECT_EQ(events, (std::map<std::pair<int, int>, int>{{{1, 1}, 2}, {{1, 2}, 2}, {{1, 3}, 2}, {{2, 1}, 2}}));
+  EXPECT_EQ(events, (std::map<std::pair<int, int>, int>{{{1, 1}, 2}, {{1, 2}, 2}, {{1, 3}, 2}, {{2, 1}, 2}, {{2, 2}, 1}}));
   const auto& last = trace["traceEvents"].back();
   EXPECT_EQ(last["name"], "decode");
   EXPECT_DOUBLE_EQ(last["ts"], 891.5);
