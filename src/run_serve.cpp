@@ -15,6 +15,7 @@
 
 #include "engine_setup.h"
 #include "output/answer_grammar.h"
+#include "page_files.h"
 #include "run.h"
 #include "server/http_server.h"
 
@@ -22,6 +23,7 @@ namespace tailrace {
 namespace {
 
 constexpr std::chrono::milliseconds kFlushPatience(10'000);  // a step lasts seconds at most
+constexpr size_t kLoggedSteps = 32768;  // half a minute of steps of a millisecond; 4 MB, which /debug/trace can hand out
 constexpr std::chrono::milliseconds kExitGrace(800);  // within --shutdown-timeout + 1 s, all in all
 
 sigset_t handled_signals(bool reloads) {
@@ -140,7 +142,9 @@ int run_serve(const ServeConfig& config) {
   StopSignal stop(!config.http.api_key_file.empty());
   RequestQueue queue(static_cast<size_t>(config.limits.max_queued_requests));
   EngineStatus status;
+  StepLog steps(kLoggedSteps);
   HttpServer server(config, queue, status);
+  server.set_page(page_files());
   auto port = server.start();
   if (!port) return bad_input(port.error());
 
@@ -149,7 +153,9 @@ int run_serve(const ServeConfig& config) {
   auto output = settle_output_format(config.model.tool_call_parser, config.model.reasoning_parser, **text);
   if (!output) return bad_input(output.error());
   const bool terminal = isatty(STDERR_FILENO);
-  auto host = EngineHost::create(engine_setup(config, **text), queue, status, terminal ? draw_progress : nullptr);
+  EngineSetup setup = engine_setup(config, **text);
+  setup.engine.log = &steps;
+  auto host = EngineHost::create(setup, queue, status, terminal ? draw_progress : nullptr);
   if (!host) return bad_input(host.error());
   print_start_up(config, *output, **host);
 
@@ -168,6 +174,7 @@ int run_serve(const ServeConfig& config) {
   model.created_s = std::time(nullptr);
   (*host)->start();
   server.set_flush_cache([&engine = **host] { return engine.flush_cache(kFlushPatience); });
+  server.set_step_log(&steps);
   server.set_model(std::move(model));
   const bool is_ipv6 = config.http.host.find(':') != std::string::npos;
   std::printf("ready            http://%s%s%s:%d (API at /v1, health at /health, metrics at /metrics)\n", is_ipv6 ? "[" : "",

@@ -196,6 +196,7 @@ std::optional<HttpResponse> HttpConnection::take_head(const Parser& parser, Http
   out.authorization = std::string(head[http::field::authorization]);
   out.x_api_key = std::string(head["X-Api-Key"]);
   out.content_type = std::string(head[http::field::content_type]);
+  out.accept_encoding = std::string(head[http::field::accept_encoding]);
   out.x_request_id = std::string(head["X-Request-Id"]);
   out.origin = std::string(head[http::field::origin]);
   out.requested_method = std::string(head[http::field::access_control_request_method]);

@@ -66,7 +66,7 @@ std::optional<HttpResponse> HttpServer::Impl::refuse(const HttpRequest& head) {
 
 void HttpServer::Impl::ended(const std::shared_ptr<RequestEntry>& entry) {
   requests.end(entry);
-  const bool probe = always_answered(entry->path());  // asked for every few seconds
+  const bool probe = always_answered(entry->path()) || entry->path() == "/debug/steps";  // asked for again and again
   events.write(probe ? LogLevel::kDebug : LogLevel::kInfo, "request", entry->to_json());
 }
 
@@ -92,6 +92,9 @@ void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& re
   }
   if (request.path.starts_with("/v1/responses/")) return stored_response(exchange, request);
   if (request.path == "/v1/requests") return send(exchange, json_response(requests.to_json(request.key.get())));
+  if (request.path == "/debug/trace") return feed.trace(exchange, request.query);
+  if (request.path == "/debug/steps") return send(exchange, feed.steps(request.query));
+  if (is_page_path(request.path)) return send(exchange, page_answer(page, request));
   models(exchange, request.path);
 }
 

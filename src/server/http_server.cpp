@@ -100,6 +100,10 @@ void HttpServer::set_flush_cache(std::function<Expected<FlushedCache>()> flush_c
   impl_->flush_cache = std::move(flush_cache);
 }
 
+void HttpServer::set_page(std::span<const PageFile> files) { impl_->page = files; }
+
+void HttpServer::set_step_log(const StepLog* log) { impl_->feed.set_log(log); }
+
 void HttpServer::set_model(ServedModel model) {
   model.max_token_bytes = measure_tokens(*model.text->tokenizer);
   std::lock_guard lock(impl_->mutex);
@@ -110,6 +114,7 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
   impl_->draining = true;
   impl_->events.write(LogLevel::kInfo, "draining", {{"running", num_active()}});
   impl_->listener.set_draining();
+  impl_->feed.stop();
   const auto deadline = std::chrono::steady_clock::now() + limit;
   const auto wait_until = [](auto condition, std::chrono::milliseconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
@@ -137,6 +142,7 @@ void HttpServer::stop() {
   impl_->changed.notify_all();
   if (impl_->timeouts.joinable()) impl_->timeouts.join();
   impl_->workers.stop();
+  impl_->feed.stop();
   impl_->listener.stop();
   std::unordered_map<Generation*, std::shared_ptr<Generation>> left;
   {

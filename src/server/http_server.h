@@ -10,12 +10,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "base/engine_status.h"
 #include "base/request_queue.h"
 #include "base/status.h"
+#include "base/step_log.h"
 #include "server/config.h"
 #include "server/generation_plan.h"
+#include "server/page.h"
 
 namespace tailrace {
 
@@ -25,6 +28,9 @@ class HttpServer {
   HttpServer(const ServeConfig& config, RequestQueue& queue, EngineStatus& status);
   ~HttpServer();  // stop()
 
+  // What / and /assets/* are, before start(); without, a text says that there is no page.
+  void set_page(std::span<const PageFile> files);
+
   // Listens and starts the threads; the port that was bound. The error names address and reason.
   Expected<uint16_t> start();
 
@@ -33,6 +39,9 @@ class HttpServer {
 
   // What POST /flush_cache calls, on a worker thread: may wait for a bounded time. Before set_model; must outlive stop().
   void set_flush_cache(std::function<Expected<FlushedCache>()> flush_cache);
+
+  // Where the engine writes its steps. Before set_model; outlives the server.
+  void set_step_log(const StepLog* log);
 
   // Reads --api-key-file again; what is wrong with it is logged, and the keys stay as they were. After start().
   void reload_keys();

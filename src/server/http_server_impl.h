@@ -22,6 +22,7 @@
 #include "server/http_server.h"
 #include "server/request_log.h"
 #include "server/responses_api.h"
+#include "server/step_feed.h"
 
 namespace tailrace {
 
@@ -83,6 +84,8 @@ struct HttpServer::Impl {
   RequestQueue& queue;
   EngineStatus& status;
   Metrics metrics;
+  StepFeed feed{status, queue, metrics.recent_times()};
+  std::span<const PageFile> page;                                               // set before the listener starts
   SeedSource seeds, ids;  // of sampling and calls; of requests
   ResponsesApi responses;
   const Cors cors;

@@ -159,6 +159,7 @@ struct Metrics::Impl {
   const EngineStatus& engine;
   const std::string model_name;
   prometheus::Registry registry;
+  RecentTimes recent;
   prometheus::Histogram& ttft = histogram("time_to_first_token_seconds", "From the request's arrival.", kTtft);
   prometheus::Histogram& itl = histogram("inter_token_latency_seconds", "Between tokens of one choice.", kInterToken);
   prometheus::Histogram& e2e = histogram("e2e_request_latency_seconds", "From arrival to the end.", kRequestTime);
@@ -190,13 +191,19 @@ void Metrics::finished(const Finished& request) {
   if (request.e2e_s >= 0) impl_->e2e.Observe(request.e2e_s);
 }
 
-void Metrics::time_to_first_token(double seconds) { impl_->ttft.Observe(seconds); }
+void Metrics::time_to_first_token(double seconds) {
+  impl_->ttft.Observe(seconds);
+  impl_->recent.ttft.add(seconds);
+}
 
 void Metrics::inter_token(double seconds, int count) {
   for (int i = 0; i < count; ++i) impl_->itl.Observe(seconds / count);
+  impl_->recent.inter_token.add(seconds / count, count);
 }
 
 void Metrics::http_answer(int status) { impl_->answers.Add({{"status", std::to_string(status)}}).Increment(); }
+
+const RecentTimes& Metrics::recent_times() const { return impl_->recent; }
 
 std::string Metrics::serialize() const {
   auto families = impl_->registry.Collect();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/engine_status.h"
+#include "server/recent_times.h"
 
 namespace tailrace {
 
@@ -27,6 +28,9 @@ class Metrics {
   // `count` tokens arrived together, `seconds` after the token before them.
   void inter_token(double seconds, int count);
   void http_answer(int status);
+
+  // Of the last minute, as clients saw them; lives as long as this.
+  const RecentTimes& recent_times() const;
 
   // Prometheus text format 0.0.4.
   std::string serialize() const;

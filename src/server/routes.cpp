@@ -25,6 +25,10 @@ constexpr Route kRoutes[] = {
     {"POST", "/flush_cache"},
     {"POST", "/abort"},
     {"GET", "/v1/requests"},
+    {"GET", "/debug/steps"},
+    {"GET", "/debug/trace"},
+    {"GET", "/", RouteKind::kOpen},
+    {"GET", "/assets/{file}", RouteKind::kOpen},
 };
 
 bool matches(std::string_view pattern, std::string_view path) {

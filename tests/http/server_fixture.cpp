@@ -81,6 +81,7 @@ ServerFixture::ServerFixture(FixtureOptions options)
   config.http.port = 0;
   config.model.served_name = "m";
   server = std::make_unique<HttpServer>(config, queue, status);
+  server->set_page(options_.page);
   auto started = server->start();
   EXPECT_TRUE(started.has_value());
   port_ = started.value_or(0);
@@ -109,6 +110,7 @@ void ServerFixture::load() {
     num_flushes.fetch_add(1);
     return flush_answer;
   });
+  server->set_step_log(&steps);
   server->set_model(std::move(model));
   engine.start();
 }

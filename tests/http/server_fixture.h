@@ -20,6 +20,7 @@ struct FixtureOptions {
   int slots = 8;
   bool model_ready = true;     // false: the engine is not started, the model not set (load() does both)
   Scripts scripts = basic_scripts();
+  std::vector<PageFile> page;  // none: a server without one
 };
 
 struct AnswerCall {
@@ -69,6 +70,7 @@ class ServerFixture {
   ScriptedText text;
   RequestQueue queue;
   EngineStatus status;
+  StepLog steps{1500};         // the test writes it: the engine here has no device
   FakeEngine engine;
   std::atomic<int> num_flushes{0};
   Expected<FlushedCache> flush_answer = FlushedCache{.blocks = 7, .running = 2};
