@@ -113,9 +113,15 @@ demo_packages=(build-essential cmake ninja-build ccache git ca-certificates curl
   libcli11-dev nlohmann-json3-dev prometheus-cpp-dev libexpected-dev)
 check_packages=(libgtest-dev clang-14 libclang-rt-14-dev)
 
+# For the tests of the page. Other systems' Chromium is no plain package: theirs is used where there is one.
+browser_package() {
+  if grep -q '^ID=debian' /etc/os-release 2>/dev/null; then echo chromium-headless-shell; fi
+}
+
 setup_demo() {
   ensure_packages "${demo_packages[@]}"
   ensure_rust
+  setup_node
 }
 
 setup_node() {
@@ -127,7 +133,7 @@ setup_node() {
 }
 
 setup_check() {
-  ensure_packages "${demo_packages[@]}" "${check_packages[@]}"
+  ensure_packages "${demo_packages[@]}" "${check_packages[@]}" $(browser_package)
   ensure_rust
   ensure_venv .venv-test tools/requirements-test.txt
   setup_node
