@@ -50,8 +50,14 @@ elseif(TAILRACE_CHECK)
   # The client tests start the real binary on the demo model and time nothing, yet want the machine's cores.
   if(TARGET tailrace)
     add_test(NAME e2e COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -x -p no:cacheprovider
-             ${CMAKE_SOURCE_DIR}/tests/e2e)
-    set_tests_properties(e2e PROPERTIES TIMEOUT 900 RUN_SERIAL ON
+             ${CMAKE_SOURCE_DIR}/tests/e2e --ignore=${CMAKE_SOURCE_DIR}/tests/e2e/page)
+    set(client_tests e2e)
+    if(TAILRACE_PAGE)
+      add_test(NAME e2e_page COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -x -p no:cacheprovider
+               ${CMAKE_SOURCE_DIR}/tests/e2e/page)
+      list(APPEND client_tests e2e_page)
+    endif()
+    set_tests_properties(${client_tests} PROPERTIES TIMEOUT 900 RUN_SERIAL ON LABELS e2e
                          ENVIRONMENT "E2E_BINARY=$<TARGET_FILE:tailrace>")
   endif()
 endif()

@@ -2,7 +2,7 @@
 
 Every projection into the residual stream is zero and embeddings are one-hot, so the next token depends on the last
 alone. The chat template ends the prompt with the token <|s:NAME|> when the last message is NAME, whose successor is the
-script's first step. No step may come twice in one checkpoint."""
+script's first step. No step may come twice in one checkpoint, but the last of a script: that one then never ends."""
 
 import json
 import pathlib
@@ -116,7 +116,9 @@ def write_checkpoint(
     eos = ids["<|im_end|>"]
     successor: dict[int, int] = {}
     for name, steps in scripts.items():
-        path = [ids[f"<|s:{name}|>"], *(ids[step] for step in steps), eos]
+        path = [ids[f"<|s:{name}|>"], *(ids[step] for step in steps)]
+        if steps[-1] not in steps[:-1]:
+            path.append(eos)
         for token, following in zip(path, path[1:]):
             assert successor.setdefault(token, following) == following, f"a step of {name} has two successors"
     vocab = max(ids.values()) + 1
