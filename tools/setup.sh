@@ -95,7 +95,9 @@ ensure_node_modules() {
   stamp=$(cat "$dir/package-lock.json" .venv-node/.stamp | sha256sum)
   [ "$(cat "$dir/node_modules/.stamp" 2>/dev/null)" = "$stamp" ] && return
   say "filling $dir/node_modules"
-  PATH="$PWD/.venv-node/bin:$PATH" npm --prefix "$dir" ci --loglevel=error --no-audit --no-fund --ignore-scripts
+  # The system's certificates, as curl and pip use them: a mirror's may be there alone.
+  NODE_USE_SYSTEM_CA=1 PATH="$PWD/.venv-node/bin:$PATH" npm --prefix "$dir" ci --loglevel=error \
+    --no-update-notifier --no-audit --no-fund --ignore-scripts
   echo "$stamp" >"$dir/node_modules/.stamp"
 }
 
