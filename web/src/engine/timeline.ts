@@ -66,13 +66,13 @@ class Painter {
     context.beginPath();
     context.rect(kLeft, 0, this.width - kLeft, kHeight);
     context.clip();
-    const most = (of: (step: Step) => number) => Math.max(1, ...this.picture.steps.map(of));
+    const most = (of: (step: Step) => number) => this.picture.steps.reduce((max, step) => Math.max(max, of(step)), 0);
     const mostRows = most((s) => s.decodeRows);
     const mostTokens = most((s) => s.tokens - s.decodeRows);
     for (const step of this.picture.steps) this.step(step, mostRows, mostTokens);
     context.restore();
-    this.scale(3, `${mostRows}`);
-    this.scale(4, `${mostTokens}`);
+    if (mostRows > 0) this.scale(3, `${mostRows}`);
+    if (mostTokens > 0) this.scale(4, `${mostTokens}`);
     if (this.picture.chosen) this.mark(this.picture.chosen);
   }
 
