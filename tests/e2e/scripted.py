@@ -12,8 +12,16 @@ import numpy as np
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INNER = 1024, 2, 4, 2, 64, 128
 
-
-PLAIN_TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+# Conversations as Qwen3's template writes them, in short.
+QWEN_TEMPLATE = """\
+{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{%- if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
+{%- for call in m.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>{% endfor %}<|im_start|>assistant
+{%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"""
+PLAIN_TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
 
 def byte_letters() -> dict[int, str]:

@@ -5,18 +5,8 @@ import json
 import openai
 import pytest
 from conftest import Server
-from scripted import write_checkpoint
+from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
 
-# Conversations as Qwen3's template writes them, in short.
-TEMPLATE = """\
-{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
-{%- for m in messages %}<|im_start|>{{ m.role }}
-{%- if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
-{%- for call in m.tool_calls or [] %}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>{% endfor %}<|im_start|>assistant
-{%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"""
-TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 SCRIPTS = {
     "ask": [
         "<think>",
@@ -58,7 +48,7 @@ TOOLS = [
 @pytest.fixture(scope="module")
 def tool_server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripted")
-    write_checkpoint(folder / "model", SCRIPTS, TEMPLATE, TAGS)
+    write_checkpoint(folder / "model", SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
     running = Server(log_path=folder / "log", model=folder / "model")
     assert "tool calls qwen, reasoning qwen3" in running.log_path.read_text()
     yield running

@@ -62,15 +62,21 @@ TEST(DebugSteps, a_bad_query_is_named) {
   }
 }
 
+// A client whose trace is being taken.
+std::unique_ptr<HttpConnection> begin_trace(const ServerFixture& fixture, const std::string& seconds) {
+  for (;;) {
+    auto client = std::make_unique<HttpConnection>(fixture.port());
+    client->send_request("GET", "/debug/trace?seconds=" + seconds);
+    if (http_get(fixture.port(), "/debug/trace?seconds=1").status == 409) return client;
+  }  // the second one was faster, and has ended
+}
+
 TEST(DebugTrace, holds_the_steps_of_its_time_and_one_is_taken_at_a_time) {
   ServerFixture fixture;
   fixture.steps.add(decode_step(1));
-  HttpConnection tracing(fixture.port());
-  tracing.send_request("GET", "/debug/trace?seconds=1");
-  ASSERT_TRUE(ServerFixture::eventually(
-      [&] { return http_get(fixture.port(), "/debug/trace?seconds=1").status == 409; }));
+  const auto tracing = begin_trace(fixture, "1");
   fixture.steps.add(decode_step(2));
-  const HttpReply reply = tracing.read_reply();
+  const HttpReply reply = tracing->read_reply();
   ASSERT_EQ(reply.status, 200);
   const Json trace = Json::parse(reply.body);
   int events = 0;
@@ -84,12 +90,7 @@ TEST(DebugTrace, holds_the_steps_of_its_time_and_one_is_taken_at_a_time) {
 
 TEST(DebugTrace, a_client_that_leaves_makes_room) {
   ServerFixture fixture;
-  {
-    HttpConnection leaving(fixture.port());
-    leaving.send_request("GET", "/debug/trace?seconds=60");
-    ASSERT_TRUE(ServerFixture::eventually(
-        [&] { return http_get(fixture.port(), "/debug/trace?seconds=60").status == 409; }));
-  }
+  begin_trace(fixture, "60").reset();
   HttpReply reply;
   ASSERT_TRUE(ServerFixture::eventually([&] {
     reply = http_get(fixture.port(), "/debug/trace?seconds=1");
@@ -100,12 +101,9 @@ TEST(DebugTrace, a_client_that_leaves_makes_room) {
 
 TEST(DebugTrace, the_end_of_the_server_does_not_wait_for_it) {
   ServerFixture fixture;
-  HttpConnection tracing(fixture.port());
-  tracing.send_request("GET", "/debug/trace?seconds=60");
-  ASSERT_TRUE(ServerFixture::eventually(
-      [&] { return http_get(fixture.port(), "/debug/trace?seconds=60").status == 409; }));
+  const auto tracing = begin_trace(fixture, "60");
   EXPECT_TRUE(fixture.server->drain(std::chrono::seconds(20)));
-  EXPECT_EQ(tracing.read_reply().status, 200);  // with what it had
+  EXPECT_EQ(tracing->read_reply().status, 200);  // with what it had
 }
 
 TEST(Page, needs_no_key_and_debug_routes_do) {

@@ -7,17 +7,8 @@ import threading
 import pytest
 from conftest import Server
 from playwright.sync_api import Page, expect, sync_playwright
-from scripted import write_checkpoint
+from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
 
-TEMPLATE = """\
-{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
-{%- for m in messages %}<|im_start|>{{ m.role }}
-{%- if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}
-{%- for call in m.tool_calls or [] %}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>{% endfor %}<|im_start|>assistant
-{%- if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"""
-TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 SCRIPTS = {
     "hello": ["Good", " morning", ", **wor", "ld**."],
     "code": ["Here:\n\n", "```py", "thon\nprint", "(1)\n`", "``\n"],
@@ -41,7 +32,7 @@ BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 @pytest.fixture(scope="module")
 def scripted_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page") / "model"
-    write_checkpoint(folder, SCRIPTS, TEMPLATE, TAGS)
+    write_checkpoint(folder, SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
     return folder
 
 
