@@ -108,7 +108,7 @@ TEST(DebugTrace, the_end_of_the_server_does_not_wait_for_it) {
 
 TEST(Page, needs_no_key_and_debug_routes_do) {
   FixtureOptions options;
-  options.config.http.api_key = "secret";
+  options.config.http.api_keys = {"secret"};
   options.model_ready = false;
   options.page = {{"/", "text/html; charset=utf-8", "<!doctype html>", ""}};
   ServerFixture fixture(options);
