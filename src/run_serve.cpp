@@ -177,8 +177,8 @@ int run_serve(const ServeConfig& config) {
   server.set_step_log(&steps);
   server.set_model(std::move(model));
   const bool is_ipv6 = config.http.host.find(':') != std::string::npos;
-  std::printf("ready            http://%s%s%s:%d (API at /v1, health at /health, metrics at /metrics)\n", is_ipv6 ? "[" : "",
-              config.http.host.c_str(), is_ipv6 ? "]" : "", *port);
+  std::printf("ready            http://%s%s%s:%d (%sAPI at /v1, health at /health, metrics at /metrics)\n", is_ipv6 ? "[" : "",
+              config.http.host.c_str(), is_ipv6 ? "]" : "", *port, page_files().empty() ? "" : "page at /, ");
   std::fflush(stdout);
 
   stop.set_reload([&server] { server.reload_keys(); });

@@ -35,6 +35,7 @@ done
 
 python3 tools/ask.py "$api" "What is a water wheel, and what is it used for?"
 echo
+echo "A page to chat, and to watch the engine: $api"
 echo "The API is at $api/v1 (OpenAI-compatible), for example:"
 echo "  curl $api/v1/chat/completions -H 'content-type: application/json' \\"
 echo "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'"
