@@ -31,7 +31,7 @@ function Empty({ onPick }: { onPick: (text: string) => void }) {
   );
 }
 
-function Composer({ text, ready }: { text: Signal<string>; ready: boolean }) {
+function Composer({ text, ready, onSend }: { text: Signal<string>; ready: boolean; onSend: (text: string) => void }) {
   const area = useRef<HTMLTextAreaElement>(null);
   useLayoutEffect(() => {
     const element = area.current!;
@@ -45,7 +45,7 @@ function Composer({ text, ready }: { text: Signal<string>; ready: boolean }) {
     if (cannot || busy.value) return;
     const message = text.value;
     text.value = "";
-    void send(message);
+    onSend(message);
   };
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
@@ -115,7 +115,7 @@ export function Chat({ ready }: { ready: boolean }) {
             )}
           </div>
         </div>
-        <div class="column" onSubmit={follow}><Composer text={text} ready={ready} /></div>
+        <div class="column"><Composer text={text} ready={ready} onSend={(message) => { follow(); void send(message); }} /></div>
         <p class="hidden" role="status" aria-live="polite">{announcement}</p>
       </section>
       <aside id="parameters" class="panel" aria-label="Parameters" hidden={!panel.value}>
