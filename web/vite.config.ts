@@ -11,7 +11,10 @@ export default defineConfig({
     cssCodeSplit: false,
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0, // the server's policy forbids what is inline
-    rollupOptions: { output: { entryFileNames: "assets/[name]-[hash].js", assetFileNames: "assets/[name]-[hash][extname]" } },
+    rolldownOptions: {
+      checks: { pluginTimings: false }, // says on a busy machine that it is busy
+      output: { entryFileNames: "assets/[name]-[hash].js", assetFileNames: "assets/[name]-[hash][extname]" },
+    },
   },
   server: { proxy: Object.fromEntries(["/v1", "/debug", "/health", "/metrics"].map((path) => [path, server])) },
 });
