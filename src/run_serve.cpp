@@ -23,7 +23,7 @@ namespace tailrace {
 namespace {
 
 constexpr std::chrono::milliseconds kFlushPatience(10'000);  // a step lasts seconds at most
-constexpr size_t kLoggedSteps = 32768;  // half a minute of steps of a millisecond; 4 MB, which /debug/trace can hand out
+constexpr size_t kLoggedSteps = 32768;  // 4 MB: half a minute of steps of a millisecond
 constexpr std::chrono::milliseconds kExitGrace(800);  // within --shutdown-timeout + 1 s, all in all
 
 sigset_t handled_signals(bool reloads) {
@@ -177,8 +177,8 @@ int run_serve(const ServeConfig& config) {
   server.set_step_log(&steps);
   server.set_model(std::move(model));
   const bool is_ipv6 = config.http.host.find(':') != std::string::npos;
-  std::printf("ready            http://%s%s%s:%d (%sAPI at /v1, health at /health, metrics at /metrics)\n", is_ipv6 ? "[" : "",
-              config.http.host.c_str(), is_ipv6 ? "]" : "", *port, page_files().empty() ? "" : "page at /, ");
+  std::printf("ready            http://%s%s%s:%d (%sAPI at /v1, health at /health, metrics at /metrics)\n",
+              is_ipv6 ? "[" : "", config.http.host.c_str(), is_ipv6 ? "]" : "", *port, page_files().empty() ? "" : "page at /, ");
   std::fflush(stdout);
 
   stop.set_reload([&server] { server.reload_keys(); });

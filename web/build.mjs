@@ -36,20 +36,30 @@ function embed(name, path, extension) {
 
 const files = [
   embed(join(dist, "index.html"), "/", ".html"),
-  ...readdirSync(join(dist, "assets")).sort().map((name) =>
-    embed(join(dist, "assets", name), `/assets/${basename(name)}`, extname(name))),
+  ...readdirSync(join(dist, "assets"))
+    .sort()
+    .map((name) => embed(join(dist, "assets", name), `/assets/${basename(name)}`, extname(name))),
 ];
 
 // The hash makes this source, and so its object, another one whenever a file is.
-const blob = (symbol, name) => `asm(".section .rodata\\n.balign 16\\n${symbol}:\\n.incbin \\"${name}\\"\\n${symbol}_end:\\n.previous");
+const blob = (
+  symbol,
+  name,
+) => `asm(".section .rodata\\n.balign 16\\n${symbol}:\\n.incbin \\"${name}\\"\\n${symbol}_end:\\n.previous");
 extern "C" __attribute__((visibility("hidden"))) const char ${symbol}[], ${symbol}_end[];`;
 const symbols = files.map((_, at) => `tailrace_page_${at}`);
 const view = (symbol) => `{${symbol}, static_cast<size_t>(${symbol}_end - ${symbol})}`;
-writeFileSync(join(folder, "page_files.cpp"), `#include "page_files.h"
+writeFileSync(
+  join(folder, "page_files.cpp"),
+  `#include "page_files.h"
 
-${files.map((file, at) => `// ${file.path} ${file.hash}
+${files
+  .map(
+    (file, at) => `// ${file.path} ${file.hash}
 ${blob(symbols[at], file.name)}
-${file.smaller ? blob(`${symbols[at]}_gz`, `${file.name}.gz`) : ""}`).join("\n")}
+${file.smaller ? blob(`${symbols[at]}_gz`, `${file.name}.gz`) : ""}`,
+  )
+  .join("\n")}
 
 namespace tailrace {
 
@@ -61,4 +71,5 @@ ${files.map((file, at) => `      {"${file.path}", "${file.type}", ${view(symbols
 }
 
 }  // namespace tailrace
-`);
+`,
+);

@@ -34,7 +34,8 @@ class TraceWriter {
     const char* cause = s.gap.ns > 0 ? idle_cause_name(s.gap.cause) : "none";
     char args[192];
     std::snprintf(args, sizeof args,
-                  ",\"rows\":%d,\"decode_rows\":%d,\"tokens\":%d,\"slab\":%s,\"idle_before_us\":%.3f,\"idle_cause\":\"%s\"",
+                  ",\"rows\":%d,\"decode_rows\":%d,\"tokens\":%d,\"slab\":%s,\"idle_before_us\":%.3f,"
+                  "\"idle_cause\":\"%s\"",
                   s.num_rows, s.num_decode_rows, s.num_tokens, s.has_slab ? "true" : "false",
                   static_cast<double>(s.gap.ns) / 1e3, cause);
     event("plan", {1, 1}, s.plan_ns, s.launch_ns, step);

@@ -1,4 +1,4 @@
-// RecentTimes: what clients waited for first and next tokens in the last minute, for percentiles finer than /metrics' buckets.
+// RecentTimes: how long clients waited for tokens in the last minute, for percentiles finer than /metrics' buckets.
 #pragma once
 
 #include <algorithm>

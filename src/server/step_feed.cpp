@@ -113,24 +113,23 @@ void StepFeed::trace(std::shared_ptr<HttpExchange> exchange, std::string_view qu
   std::lock_guard lock(mutex_);
   if (stopping_) return exchange->respond(to_response(shutting_down()));
   if (tracing_) {
-    return exchange->respond(to_response({409, "Another trace is being taken; ask again when it has ended.", "", "trace_running"}));
+    return exchange->respond(to_response({409, "Another trace is being taken; ask again later.", "", "trace_running"}));
   }
   if (tracer_.joinable()) tracer_.join();  // has ended, or is about to: nothing follows its tracing_ = false
   tracing_ = true;
-  tracer_ = std::thread([this, exchange = std::move(exchange), seconds = static_cast<int>(*seconds), log, since = log->total()] {
-    take_trace(exchange, seconds, *log, since);
-  });
+  const int64_t end_ns = now_ns() + static_cast<int64_t>(*seconds) * 1'000'000'000;
+  const TraceOf trace{.log = *log, .since = log->total(), .end_ns = end_ns};
+  tracer_ = std::thread([this, exchange = std::move(exchange), trace] { take_trace(exchange, trace); });
 }
 
-void StepFeed::take_trace(const std::shared_ptr<HttpExchange>& exchange, int seconds, const StepLog& log, uint64_t since) {
-  const int64_t end_ns = now_ns() + int64_t{seconds} * 1'000'000'000;
+void StepFeed::take_trace(const std::shared_ptr<HttpExchange>& exchange, const TraceOf& trace) {
   {
     std::unique_lock lock(mutex_);
-    while (!stopping_ && now_ns() < end_ns && !exchange->disconnected()) changed_.wait_for(lock, kTraceTurn);
+    while (!stopping_ && now_ns() < trace.end_ns && !exchange->disconnected()) changed_.wait_for(lock, kTraceTurn);
   }
   if (!exchange->disconnected()) {
     HttpResponse response;
-    response.body = trace_json(log.part(since).steps);
+    response.body = trace_json(trace.log.part(trace.since).steps);
     response.headers.emplace_back("Content-Disposition", "attachment; filename=\"tailrace-trace.json\"");
     exchange->respond(std::move(response));
   }

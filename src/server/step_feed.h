@@ -40,7 +40,12 @@ class StepFeed {
   void stop();
 
  private:
-  void take_trace(const std::shared_ptr<HttpExchange>& exchange, int seconds, const StepLog& log, uint64_t since);
+  struct TraceOf {
+    const StepLog& log;
+    uint64_t since;  // the first step that ends in its time
+    int64_t end_ns;
+  };
+  void take_trace(const std::shared_ptr<HttpExchange>& exchange, const TraceOf& trace);
 
   const EngineStatus& status_;
   const RequestQueue& queue_;

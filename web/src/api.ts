@@ -85,7 +85,10 @@ export async function* sseData(body: ReadableStream<Uint8Array>): AsyncGenerator
     for (let end = rest.indexOf("\n\n"); end >= 0; end = rest.indexOf("\n\n")) {
       const event = rest.slice(0, end);
       rest = rest.slice(end + 2);
-      const data = event.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
+      const data = event
+        .split("\n")
+        .filter((line) => line.startsWith("data:"))
+        .map((line) => line.slice(5).trimStart());
       if (data.length > 0) yield data.join("\n");
     }
   }

@@ -21,7 +21,12 @@ addEventListener("hashchange", () => (view.value = viewOfHash()));
 const health = signal<Health>({ status: "connecting" });
 
 const states: Record<string, string> = {
-  ok: "ready", loading: "loading", draining: "shutting down", hung: "not answering", dead: "stopped", connecting: "connecting",
+  ok: "ready",
+  loading: "loading",
+  draining: "shutting down",
+  hung: "not answering",
+  dead: "stopped",
+  connecting: "connecting",
   unreachable: "unreachable",
 };
 
@@ -40,7 +45,10 @@ function ServerState() {
     <p class="server-state" role="status">
       <span class={`dot ${status}`} aria-hidden="true" />
       {model.value && <span class="server-model">{model.value}</span>}
-      <span class="server-text">{text}{share}</span>
+      <span class="server-text">
+        {text}
+        {share}
+      </span>
     </p>
   );
 }
@@ -55,7 +63,9 @@ function KeyAsked() {
     <form class="key-asked" onSubmit={submit}>
       <label for="key">{apiKey.value ? "The server refused this API key." : "The server asks for an API key."}</label>
       <input id="key" name="key" type="password" autocomplete="off" required />
-      <button type="submit" class="primary">Use it</button>
+      <button type="submit" class="primary">
+        Use it
+      </button>
     </form>
   );
 }
@@ -63,11 +73,20 @@ function KeyAsked() {
 function Page() {
   useEffect(() => void watchHealth(), []);
   const link = (to: View, text: string) => (
-    <a href={`#${to}`} aria-current={view.value === to ? "page" : undefined}>{text}</a>
+    <a href={`#${to}`} aria-current={view.value === to ? "page" : undefined}>
+      {text}
+    </a>
   );
   return (
     <>
-      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main")!.focus(); }}>
+      <a
+        class="skip"
+        href="#main"
+        onClick={(event) => {
+          event.preventDefault();
+          document.getElementById("main")!.focus();
+        }}
+      >
         Skip to the content
       </a>
       <header class="top">
@@ -77,10 +96,23 @@ function Page() {
           </svg>
           tailrace
         </a>
-        <nav aria-label="Views">{link("chat", "Chat")}{link("engine", "Engine")}</nav>
+        <nav aria-label="Views">
+          {link("chat", "Chat")}
+          {link("engine", "Engine")}
+        </nav>
         <ServerState />
-        <button type="button" class="theme" role="switch" aria-checked={dark.value} aria-label="Dark" onClick={toggleTheme}>
-          <svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="10" cy="10" r="7" /><path d="M10 3a7 7 0 0 1 0 14z" /></svg>
+        <button
+          type="button"
+          class="theme"
+          role="switch"
+          aria-checked={dark.value}
+          aria-label="Dark"
+          onClick={toggleTheme}
+        >
+          <svg viewBox="0 0 20 20" aria-hidden="true">
+            <circle cx="10" cy="10" r="7" />
+            <path d="M10 3a7 7 0 0 1 0 14z" />
+          </svg>
         </button>
       </header>
       {keyRefused.value && <KeyAsked />}

@@ -15,7 +15,8 @@ function codeBlock(code: string, language: string): string {
   );
 }
 
-md.renderer.rules["fence"] = (tokens, at) => codeBlock(tokens[at]!.content, tokens[at]!.info.trim().split(/\s/)[0] ?? "");
+md.renderer.rules["fence"] = (tokens, at) =>
+  codeBlock(tokens[at]!.content, tokens[at]!.info.trim().split(/\s/)[0] ?? "");
 md.renderer.rules["code_block"] = (tokens, at) => codeBlock(tokens[at]!.content, "");
 md.renderer.rules["table_open"] = () => `<div class="table" tabindex="0"><table>`;
 md.renderer.rules["table_close"] = () => "</table></div>";
@@ -37,8 +38,38 @@ for (const rule of ["th_open", "td_open"]) {
 
 // The second line of defence: markdown-it has escaped all HTML of the text already.
 const SAFE = {
-  ALLOWED_TAGS: ["a", "b", "blockquote", "br", "button", "code", "del", "div", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr",
-    "li", "ol", "p", "pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"],
+  ALLOWED_TAGS: [
+    "a",
+    "b",
+    "blockquote",
+    "br",
+    "button",
+    "code",
+    "del",
+    "div",
+    "em",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "hr",
+    "li",
+    "ol",
+    "p",
+    "pre",
+    "s",
+    "span",
+    "strong",
+    "table",
+    "tbody",
+    "td",
+    "th",
+    "thead",
+    "tr",
+    "ul",
+  ],
   ALLOWED_ATTR: ["class", "href", "rel", "start", "tabindex", "target", "type"],
   ADD_ATTR: ["target"],
   ALLOW_DATA_ATTR: false,

@@ -24,7 +24,11 @@ function Empty({ onPick }: { onPick: (text: string) => void }) {
       )}
       <ul class="suggestions">
         {suggestions.map((text) => (
-          <li key={text}><button type="button" onClick={() => onPick(text)}>{text}</button></li>
+          <li key={text}>
+            <button type="button" onClick={() => onPick(text)}>
+              {text}
+            </button>
+          </li>
         ))}
       </ul>
     </div>
@@ -52,15 +56,31 @@ function Composer({ text, ready, onSend }: { text: Signal<string>; ready: boolea
   };
   return (
     <form class="composer" onSubmit={submit}>
-      <textarea ref={area} rows={1} aria-label="Message" placeholder={ready ? "Message" : "Waiting for the model"} value={text.value}
-        onInput={(event) => (text.value = event.currentTarget.value)} onKeyDown={onKeyDown} />
+      <textarea
+        ref={area}
+        rows={1}
+        aria-label="Message"
+        placeholder={ready ? "Message" : "Waiting for the model"}
+        value={text.value}
+        onInput={(event) => (text.value = event.currentTarget.value)}
+        onKeyDown={onKeyDown}
+      />
       {busy.value ? (
-        <button type="button" class="primary stop" onClick={stop}><span class="stop-mark" aria-hidden="true" />Stop</button>
+        <button type="button" class="primary stop" onClick={stop}>
+          <span class="stop-mark" aria-hidden="true" />
+          Stop
+        </button>
       ) : (
-        <button type="submit" class="primary" disabled={cannot}>Send</button>
+        <button type="submit" class="primary" disabled={cannot}>
+          Send
+        </button>
       )}
       <p class="composer-hint">
-        {hasFaults ? <span class="fault">A parameter is not valid.</span> : "Enter sends, Shift+Enter breaks the line, Esc stops."}
+        {hasFaults ? (
+          <span class="fault">A parameter is not valid.</span>
+        ) : (
+          "Enter sends, Shift+Enter breaks the line, Esc stops."
+        )}
       </p>
     </form>
   );
@@ -102,26 +122,66 @@ export function Chat({ ready }: { ready: boolean }) {
     <div class={panel.value ? "chat with-panel" : "chat"}>
       <section class="talk" aria-label="Chat">
         <div class="chat-tools">
-          {messages.value.length > 0 && <button type="button" class="quiet-button" onClick={clear}>New chat</button>}
-          <button type="button" class="quiet-button" aria-expanded={panel.value} aria-controls="parameters"
-            onClick={() => (panel.value = !panel.value)}>Parameters</button>
+          {messages.value.length > 0 && (
+            <button type="button" class="quiet-button" onClick={clear}>
+              New chat
+            </button>
+          )}
+          <button
+            type="button"
+            class="quiet-button"
+            aria-expanded={panel.value}
+            aria-controls="parameters"
+            onClick={() => (panel.value = !panel.value)}
+          >
+            Parameters
+          </button>
         </div>
-        <div class="messages" ref={list} onScroll={onScroll} role="log" aria-live="off" aria-label="Messages" tabIndex={0}>
+        <div
+          class="messages"
+          ref={list}
+          onScroll={onScroll}
+          role="log"
+          aria-live="off"
+          aria-label="Messages"
+          tabIndex={0}
+        >
           <div class="column">
             {messages.value.length === 0 && <Empty onPick={pick} />}
-            {messages.value.map((m) => <MessageView key={m.id} message={m} isLast={m === lastAnswer} />)}
+            {messages.value.map((m) => (
+              <MessageView key={m.id} message={m} isLast={m === lastAnswer} />
+            ))}
             {!busy.value && openCalls.value.length > 0 && (
-              <Results calls={openCalls.value} onSend={(results) => { follow(); void sendResults(results); }} />
+              <Results
+                calls={openCalls.value}
+                onSend={(results) => {
+                  follow();
+                  void sendResults(results);
+                }}
+              />
             )}
           </div>
         </div>
-        <div class="column"><Composer text={text} ready={ready} onSend={(message) => { follow(); void send(message); }} /></div>
-        <p class="hidden" role="status" aria-live="polite">{announcement}</p>
+        <div class="column">
+          <Composer
+            text={text}
+            ready={ready}
+            onSend={(message) => {
+              follow();
+              void send(message);
+            }}
+          />
+        </div>
+        <p class="hidden" role="status" aria-live="polite">
+          {announcement}
+        </p>
       </section>
       <aside id="parameters" class="panel" aria-label="Parameters" hidden={!panel.value}>
         <header>
           <h2>Parameters</h2>
-          <button type="button" class="quiet-button" onClick={() => (panel.value = false)}>Close</button>
+          <button type="button" class="quiet-button" onClick={() => (panel.value = false)}>
+            Close
+          </button>
         </header>
         <Parameters />
       </aside>

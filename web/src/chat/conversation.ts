@@ -118,7 +118,11 @@ function toApi(message: Message): Record<string, unknown> {
     role: "assistant",
     content: message.content || (message.calls?.length ? null : ""),
     reasoning_content: message.reasoning || undefined,
-    tool_calls: message.calls?.map((c) => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } })),
+    tool_calls: message.calls?.map((c) => ({
+      id: c.id,
+      type: "function",
+      function: { name: c.name, arguments: c.arguments },
+    })),
   };
 }
 

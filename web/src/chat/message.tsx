@@ -58,20 +58,29 @@ export function Call({ call }: { call: ToolCall }) {
   return (
     <section class="call" aria-label={`Call of ${call.name}`}>
       <header>
-        <span class="call-mark" aria-hidden="true">ƒ</span> <code>{call.name}</code>
+        <span class="call-mark" aria-hidden="true">
+          ƒ
+        </span>{" "}
+        <code>{call.name}</code>
       </header>
       <pre tabIndex={0}>{pretty(call.arguments)}</pre>
     </section>
   );
 }
 
-const finishes: Record<string, string> = { length: "reached its length", stopped: "stopped", tool_calls: "waits for tools" };
+const finishes: Record<string, string> = {
+  length: "reached its length",
+  stopped: "stopped",
+  tool_calls: "waits for tools",
+};
 
 function FiguresLine({ figures }: { figures: Figures }) {
   const cached = figures.cachedTokens > 0 ? ` (${figures.cachedTokens} cached)` : "";
   return (
     <>
-      {figures.tokensPerSecond > 0 && <span class="figure">{figures.tokensPerSecond.toFixed(figures.tokensPerSecond < 100 ? 1 : 0)} tokens/s</span>}
+      {figures.tokensPerSecond > 0 && (
+        <span class="figure">{figures.tokensPerSecond.toFixed(figures.tokensPerSecond < 100 ? 1 : 0)} tokens/s</span>
+      )}
       <span class="figure">{figures.tokens} tokens</span>
       <span class="figure">first after {seconds(figures.firstTokenMs)}</span>
       <span class="figure">
@@ -92,7 +101,11 @@ function Footer({ message, isLast }: { message: Message; isLast: boolean }) {
       </div>
       <div class="actions">
         {message.content && (
-          <button type="button" class="quiet-button" onClick={(event) => void copy(message.content, event.currentTarget)}>
+          <button
+            type="button"
+            class="quiet-button"
+            onClick={(event) => void copy(message.content, event.currentTarget)}
+          >
             Copy
           </button>
         )}
@@ -111,7 +124,10 @@ function Result({ message }: { message: Message }) {
   return (
     <section class="call result" aria-label={`Result of ${call?.name ?? "a tool"}`}>
       <header>
-        <span class="call-mark" aria-hidden="true">↩</span> <code>{call?.name}</code>
+        <span class="call-mark" aria-hidden="true">
+          ↩
+        </span>{" "}
+        <code>{call?.name}</code>
       </header>
       <pre tabIndex={0}>{message.content}</pre>
     </section>
@@ -132,9 +148,21 @@ export function MessageView({ message, isLast }: { message: Message; isLast: boo
     <article class="message assistant" aria-label="Answer" aria-busy={message.finish === ""}>
       {message.reasoning && <Reasoning message={message} />}
       {message.content && <Markdown text={message.content} />}
-      {message.calls?.map((call) => <Call key={call.id} call={call} />)}
-      {empty && message.finish === "" && <div class="waiting" aria-hidden="true"><i /><i /><i /></div>}
-      {message.error && <p class="error" role="alert">{message.error}</p>}
+      {message.calls?.map((call) => (
+        <Call key={call.id} call={call} />
+      ))}
+      {empty && message.finish === "" && (
+        <div class="waiting" aria-hidden="true">
+          <i />
+          <i />
+          <i />
+        </div>
+      )}
+      {message.error && (
+        <p class="error" role="alert">
+          {message.error}
+        </p>
+      )}
       {message.finish !== "" && <Footer message={message} isLast={isLast} />}
     </article>
   );
@@ -151,12 +179,20 @@ export function Results({ calls, onSend }: { calls: ToolCall[]; onSend: (results
     <form class="results" onSubmit={submit}>
       {calls.map((call) => (
         <label key={call.id}>
-          <span>Result of <code>{call.name}</code></span>
-          <textarea rows={2} value={texts[call.id] ?? ""} placeholder="What the tool answers, as text or JSON"
-            onInput={(event) => setTexts({ ...texts, [call.id]: event.currentTarget.value })} />
+          <span>
+            Result of <code>{call.name}</code>
+          </span>
+          <textarea
+            rows={2}
+            value={texts[call.id] ?? ""}
+            placeholder="What the tool answers, as text or JSON"
+            onInput={(event) => setTexts({ ...texts, [call.id]: event.currentTarget.value })}
+          />
         </label>
       ))}
-      <button type="submit" class="primary">Send {calls.length > 1 ? "results" : "result"}</button>
+      <button type="submit" class="primary">
+        Send {calls.length > 1 ? "results" : "result"}
+      </button>
     </form>
   );
 }

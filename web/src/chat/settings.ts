@@ -11,7 +11,15 @@ export interface Settings {
   tools: string;
 }
 
-export const emptySettings: Settings = { system: "", temperature: "", topP: "", maxTokens: "", seed: "", effort: "", tools: "" };
+export const emptySettings: Settings = {
+  system: "",
+  temperature: "",
+  topP: "",
+  maxTokens: "",
+  seed: "",
+  effort: "",
+  tools: "",
+};
 
 const NAME = "tailrace.settings";
 
@@ -80,7 +88,7 @@ function toolsFault(text: string): string {
   } catch (error) {
     return `Not JSON: ${(error as Error).message}`;
   }
-  if (!Array.isArray(tools)) return "A list of tools: [{\"type\": \"function\", \"function\": {…}}]";
+  if (!Array.isArray(tools)) return 'A list of tools: [{"type": "function", "function": {…}}]';
   return "";
 }
 

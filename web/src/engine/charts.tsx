@@ -29,20 +29,41 @@ function options(curves: Curve[], width: number): uPlot.Options {
     },
     axes: [
       {
-        ...axis, grid: { show: false }, size: 24,
+        ...axis,
+        grid: { show: false },
+        size: 24,
         splits: (_plot, _axis, min, max) => [min, min + 15, min + 30, min + 45, max],
         values: (_plot, at) => at.map((s) => (s === at.at(-1) ? "now" : `−${Math.round(at.at(-1)! - s)} s`)),
       },
       { ...axis, grid: line, size: 46, space: 40 },
     ],
-    series: [{}, ...curves.map(({ name, colour: property }) => {
-      const stroke = colour(property);
-      return { label: name, stroke, width: 1.75, points: { show: false }, fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.1)") };
-    })],
+    series: [
+      {},
+      ...curves.map(({ name, colour: property }) => {
+        const stroke = colour(property);
+        return {
+          label: name,
+          stroke,
+          width: 1.75,
+          points: { show: false },
+          fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.1)"),
+        };
+      }),
+    ],
   };
 }
 
-export function Chart({ title, unit, seconds, curves }: { title: string; unit: string; seconds: number[]; curves: Curve[] }) {
+export function Chart({
+  title,
+  unit,
+  seconds,
+  curves,
+}: {
+  title: string;
+  unit: string;
+  seconds: number[];
+  curves: Curve[];
+}) {
   const holder = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const data = [seconds, ...curves.map((curve) => curve.values)] as uPlot.AlignedData;
@@ -64,7 +85,10 @@ export function Chart({ title, unit, seconds, curves }: { title: string; unit: s
         <h2>{title}</h2>
         <ul class="legend">
           {curves.map((curve) => (
-            <li key={curve.name}><i style={{ background: `var(${curve.colour})` }} />{curve.name} <b>{now(curve.values)}</b> {unit}</li>
+            <li key={curve.name}>
+              <i style={{ background: `var(${curve.colour})` }} />
+              {curve.name} <b>{now(curve.values)}</b> {unit}
+            </li>
           ))}
         </ul>
       </header>

@@ -84,9 +84,20 @@ function toStep(row: number[], column: Record<string, number>): Step {
   const at = (name: string) => row[column[name]!]!;
   const us = (name: string) => at(`${name}_ns`) / 1e3;
   return {
-    step: at("step"), rows: at("rows"), decodeRows: at("decode_rows"), tokens: at("tokens"), slab: at("slab") === 1,
-    plan: us("plan"), launch: us("launch"), launched: us("launched"), begun: us("begun"), done: us("done"),
-    result: us("result"), processed: us("processed"), idle: us("idle"), cause: at("idle_cause"),
+    step: at("step"),
+    rows: at("rows"),
+    decodeRows: at("decode_rows"),
+    tokens: at("tokens"),
+    slab: at("slab") === 1,
+    plan: us("plan"),
+    launch: us("launch"),
+    launched: us("launched"),
+    begun: us("begun"),
+    done: us("done"),
+    result: us("result"),
+    processed: us("processed"),
+    idle: us("idle"),
+    cause: at("idle_cause"),
   };
 }
 
@@ -125,7 +136,8 @@ function remember(reply: Reply): void {
 async function poll(abort: AbortSignal): Promise<void> {
   const known = latest.value;
   const reply = await getJson<Reply>(`/debug/steps${known ? `?since=${known.next}` : ""}`, abort);
-  if (known && reply.now_ns < known.now_ns) forget(); // another process
+  if (known && reply.now_ns < known.now_ns)
+    forget(); // another process
   else remember(reply);
 }
 

@@ -2,7 +2,13 @@
 import { colour } from "../theme";
 import type { Step } from "./feed";
 
-export const causeColours = ["--idle-no-work", "--idle-result-wait", "--idle-host-late", "--idle-metadata", "--idle-launch"];
+export const causeColours = [
+  "--idle-no-work",
+  "--idle-result-wait",
+  "--idle-host-late",
+  "--idle-metadata",
+  "--idle-launch",
+];
 
 export interface Picture {
   steps: Step[];
@@ -17,8 +23,12 @@ interface Lane {
 }
 
 const kLanes: Lane[] = [
-  { name: "plan", height: 12 }, { name: "launch", height: 12 }, { name: "process", height: 12 },
-  { name: "decode rows", height: 46 }, { name: "extend tokens", height: 46 }, { name: "idle", height: 14 },
+  { name: "plan", height: 12 },
+  { name: "launch", height: 12 },
+  { name: "process", height: 12 },
+  { name: "decode rows", height: 46 },
+  { name: "extend tokens", height: 46 },
+  { name: "idle", height: 14 },
 ];
 const kGap = 10;
 const kThin = 0.75;
@@ -30,7 +40,8 @@ const laneTop = (at: number) => kTop + kLanes.slice(0, at).reduce((sum, lane) =>
 
 /** The first of 1, 2, 5, 10 ... ms (in us) that gives few enough lines. */
 function tickOf(span: number, most: number): number {
-  for (let power = 1; ; power *= 10) for (const base of [1, 2, 5]) if (span / (base * power) <= most) return base * power;
+  for (let power = 1; ; power *= 10)
+    for (const base of [1, 2, 5]) if (span / (base * power) <= most) return base * power;
 }
 
 export function timeText(us: number): string {
@@ -116,7 +127,12 @@ class Painter {
     const width = this.x(to) - x;
     const fade = Math.max(0.18, Math.min(1, Math.sqrt(width / kThin))); // thinner than that: less ink, not less width
     this.context.globalAlpha = fade;
-    this.context.fillRect(x, laneTop(lane) + kLanes[lane]!.height - height, Math.max(kThin, width - (width > 4 ? 1 : 0)), height);
+    this.context.fillRect(
+      x,
+      laneTop(lane) + kLanes[lane]!.height - height,
+      Math.max(kThin, width - (width > 4 ? 1 : 0)),
+      height,
+    );
     this.context.globalAlpha = 1;
   }
 
@@ -125,7 +141,8 @@ class Painter {
     this.bar(1, step.launch, step.launched, 1, "--host-launch");
     this.bar(2, step.result, step.processed, 1, "--host-process");
     const extend = step.tokens - step.decodeRows;
-    if (step.decodeRows > 0) this.bar(3, step.begun, step.done, 0.15 + (0.85 * step.decodeRows) / mostRows, "--step-decode");
+    if (step.decodeRows > 0)
+      this.bar(3, step.begun, step.done, 0.15 + (0.85 * step.decodeRows) / mostRows, "--step-decode");
     if (extend > 0) this.bar(4, step.begun, step.done, 0.15 + (0.85 * extend) / mostTokens, "--step-extend");
     if (step.idle > 0) this.bar(5, step.begun - step.idle, step.begun, 1, causeColours[step.cause]!);
   }
@@ -154,5 +171,8 @@ export function draw(canvas: HTMLCanvasElement, picture: Picture): void {
 export function stepAt(picture: Picture, x: number, width: number): Step | undefined {
   const us = picture.from + ((x - kLeft) / (width - kLeft)) * (picture.to - picture.from);
   const distance = (step: Step) => Math.max(step.begun - us, us - step.done, 0);
-  return picture.steps.reduce<Step | undefined>((best, step) => (!best || distance(step) < distance(best) ? step : best), undefined);
+  return picture.steps.reduce<Step | undefined>(
+    (best, step) => (!best || distance(step) < distance(best) ? step : best),
+    undefined,
+  );
 }

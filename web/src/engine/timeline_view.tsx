@@ -6,7 +6,10 @@ import { causes, latest, steps, type Step } from "./feed";
 import { causeColours, draw, kHeight, kindOf, kLeft, stepAt, timeText, type Picture } from "./timeline";
 
 const spans = [
-  { us: 100e3, name: "100 ms" }, { us: 500e3, name: "500 ms" }, { us: 2e6, name: "2 s" }, { us: 10e6, name: "10 s" },
+  { us: 100e3, name: "100 ms" },
+  { us: 500e3, name: "500 ms" },
+  { us: 2e6, name: "2 s" },
+  { us: 10e6, name: "10 s" },
 ];
 const span = signal(2e6);
 const held = signal<Step[] | null>(null);
@@ -14,7 +17,7 @@ const chosen = signal<Step | undefined>(undefined);
 
 function within(all: Step[], from: number): Step[] {
   let low = 0;
-  for (let high = all.length; low < high; ) {
+  for (let high = all.length; low < high;) {
     const middle = (low + high) >> 1;
     if (all[middle]!.done < from) low = middle + 1;
     else high = middle;
@@ -38,7 +41,8 @@ function describe(step: Step): string {
   if (step.decodeRows > 0) parts.push(`${step.decodeRows} decode ${step.decodeRows > 1 ? "rows" : "row"}`);
   if (extend > 0) parts.push(`${extend} prompt tokens in ${step.rows - step.decodeRows}`);
   parts.push(`${timeText(step.done - step.begun)} on the device`);
-  if (step.idle > 0) parts.push(`${timeText(step.idle)} idle before (${(causes.value[step.cause] ?? "").replace("_", " ")})`);
+  if (step.idle > 0)
+    parts.push(`${timeText(step.idle)} idle before (${(causes.value[step.cause] ?? "").replace("_", " ")})`);
   if (step.slab) parts.push("metadata sent");
   return parts.join(" · ");
 }
@@ -51,7 +55,14 @@ function choose(by: number): void {
 }
 
 function onKeyDown(event: KeyboardEvent): void {
-  const moves: Record<string, number> = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -1e9, End: 1e9 };
+  const moves: Record<string, number> = {
+    ArrowLeft: -1,
+    ArrowRight: 1,
+    PageUp: -20,
+    PageDown: 20,
+    Home: -1e9,
+    End: 1e9,
+  };
   const by = moves[event.key];
   if (event.key === "Escape") release();
   if (by === undefined) return;
@@ -71,13 +82,20 @@ function Shares() {
   const within = (from: number, to: number) => Math.max(0, Math.min(to, shown.to) - Math.max(from, shown.from));
   const busy = shown.steps.reduce((sum, s) => sum + within(s.begun, s.done), 0);
   const idle = causes.value.map((_, cause) =>
-    shown.steps.reduce((sum, s) => sum + (s.cause === cause ? within(s.begun - s.idle, s.begun) : 0), 0));
+    shown.steps.reduce((sum, s) => sum + (s.cause === cause ? within(s.begun - s.idle, s.begun) : 0), 0),
+  );
   const percent = (us: number) => (us > 0 && us / total < 0.001 ? "< 0.1 %" : `${((100 * us) / total).toFixed(1)} %`);
   return (
     <ul class="shares" aria-label="The device's time">
-      <li><i style={{ background: "var(--step-decode)" }} />busy <b>{percent(busy)}</b></li>
+      <li>
+        <i style={{ background: "var(--step-decode)" }} />
+        busy <b>{percent(busy)}</b>
+      </li>
       {causes.value.map((name, cause) => (
-        <li key={name}><i style={{ background: `var(${causeColours[cause]})` }} />{name.replace("_", " ")} <b>{percent(idle[cause]!)}</b></li>
+        <li key={name}>
+          <i style={{ background: `var(${causeColours[cause]})` }} />
+          {name.replace("_", " ")} <b>{percent(idle[cause]!)}</b>
+        </li>
       ))}
     </ul>
   );
@@ -94,8 +112,14 @@ function Controls() {
           </label>
         ))}
       </div>
-      <button type="button" class="quiet-button" aria-pressed={held.value !== null}
-        onClick={() => (held.value ? release() : (held.value = [...steps]))}>Hold</button>
+      <button
+        type="button"
+        class="quiet-button"
+        aria-pressed={held.value !== null}
+        onClick={() => (held.value ? release() : (held.value = [...steps]))}
+      >
+        Hold
+      </button>
     </div>
   );
 }
@@ -126,16 +150,33 @@ export function Timeline() {
       </header>
       {shown ? (
         <>
-          <canvas ref={canvas} style={{ height: `${kHeight}px` }} tabIndex={0} role="slider" aria-label="Step" aria-valuemin={shown.steps[0]?.step ?? 0}
-            aria-valuemax={last?.step ?? 0} aria-valuenow={(step ?? last)?.step ?? 0} aria-valuetext={step ? describe(step) : last && describe(last)}
-            onKeyDown={onKeyDown} onPointerMove={onMove} onPointerLeave={() => { if (!held.value) chosen.value = undefined; }} />
-          <p class="step-text">{step ? describe(step) : <span class="quiet">Point at a step, or choose one with the arrow keys.</span>}</p>
+          <canvas
+            ref={canvas}
+            style={{ height: `${kHeight}px` }}
+            tabIndex={0}
+            role="slider"
+            aria-label="Step"
+            aria-valuemin={shown.steps[0]?.step ?? 0}
+            aria-valuemax={last?.step ?? 0}
+            aria-valuenow={(step ?? last)?.step ?? 0}
+            aria-valuetext={step ? describe(step) : last && describe(last)}
+            onKeyDown={onKeyDown}
+            onPointerMove={onMove}
+            onPointerLeave={() => {
+              if (!held.value) chosen.value = undefined;
+            }}
+          />
+          <p class="step-text">
+            {step ? describe(step) : <span class="quiet">Point at a step, or choose one with the arrow keys.</span>}
+          </p>
           <Shares />
         </>
       ) : (
         <div class="empty-steps">
           <p>No steps yet.</p>
-          <p class="quiet">Each forward pass of the model is a step. <a href="#chat">Ask something</a>, and they show here.</p>
+          <p class="quiet">
+            Each forward pass of the model is a step. <a href="#chat">Ask something</a>, and they show here.
+          </p>
         </div>
       )}
     </section>
