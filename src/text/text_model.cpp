@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kGenerationFile = "generation_config.json";
+
 // The largest tokenizer.json in use is about 40 MB.
 constexpr uintmax_t kMaxFileBytes = 512u << 20;
 
@@ -56,31 +58,37 @@ std::string token_text(const OrderedJson& json, const char* key) {
   return {};
 }
 
-// A single id or a list of them.
-void collect_ids(const OrderedJson& json, const char* key, std::set<TokenId>* ids) {
+// "FILE: KEY is VALUE, WHY", with no more of the value than a line holds.
+Status bad_value(const char* file, const char* key, const OrderedJson& value, const char* why) {
+  constexpr size_t kShown = 80;
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace);
+  if (text.size() > kShown) text = text.substr(0, kShown) + "...";
+  return Status(StatusCode::kDataLoss, std::string(file) + ": " + key + " is " + text + ", " + why);
+}
+
+// A single id or a list of them; null and absent are none. -1 is how some say "none" where one must stand.
+Status collect_ids(const OrderedJson& json, const char* file, const char* key, std::set<TokenId>* ids) {
   const auto it = json.find(key);
-  if (it == json.end()) return;
-  const auto add = [&](const OrderedJson& value) {
-    if (value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() <= INT32_MAX) {
-      ids->insert(value.get<TokenId>());
+  if (it == json.end() || it->is_null()) return Status();
+  const OrderedJson list = it->is_array() ? *it : OrderedJson::array({*it});
+  for (const OrderedJson& value : list) {
+    if (!value.is_number_integer() || value.get<int64_t>() < -1 || value.get<int64_t>() > INT32_MAX) {
+      return bad_value(file, key, *it, "not a token's id or a list of them");
     }
-  };
-  if (it->is_array()) {
-    for (const OrderedJson& value : *it) add(value);
-  } else {
-    add(*it);
+    if (value.get<int64_t>() >= 0) ids->insert(value.get<TokenId>());
   }
+  return Status();
 }
 
 // Reads a number within [low, high]; a value outside is the file's fault, not something to sample with.
 template <typename T>
 Status read_number(const OrderedJson& json, const char* key, double low, double high, std::optional<T>* out) {
   const auto it = json.find(key);
-  if (it == json.end() || !it->is_number()) return Status();
+  if (it == json.end() || it->is_null()) return Status();
+  if (!it->is_number()) return bad_value(kGenerationFile, key, *it, "not a number");
   const double value = it->get<double>();
   if (!(value >= low && value <= high) || (std::is_integral_v<T> && value != std::floor(value))) {
-    return Status(StatusCode::kDataLoss, std::string("generation_config.json: ") + key + " is " + it->dump() +
-                                             ", which is out of range");
+    return bad_value(kGenerationFile, key, *it, "which is out of range");
   }
   *out = static_cast<T>(value);
   return Status();
@@ -100,7 +108,7 @@ Expected<SamplingDefaults> sampling_defaults(const OrderedJson& generation) {
     if (!status.ok()) return fail(status);
   }
   std::set<TokenId> suppressed;
-  collect_ids(generation, "suppress_tokens", &suppressed);
+  if (Status status = collect_ids(generation, kGenerationFile, "suppress_tokens", &suppressed); !status.ok()) return fail(status);
   if (suppressed.size() > static_cast<size_t>(kMaxLogitBias) / 2) {
     return fail(StatusCode::kUnsupported, "generation_config.json: suppress_tokens names " +
                                               std::to_string(suppressed.size()) + " tokens, more than " +
@@ -110,15 +118,20 @@ Expected<SamplingDefaults> sampling_defaults(const OrderedJson& generation) {
   return defaults;
 }
 
-// One template of tokenizer_config.json's list of named ones: "default".
-std::optional<std::string> default_of(const OrderedJson& named) {
-  for (const OrderedJson& entry : named) {
-    if (!entry.is_object() || !entry.contains("name") || !entry.contains("template")) continue;
-    if (entry["name"] == "default" && entry["template"].is_string()) {
-      return entry["template"].get<std::string>();
-    }
+// A template, or that of the name "default" in a list of named ones.
+Expected<std::optional<std::string>> template_of(const OrderedJson& value, const char* file) {
+  if (value.is_string()) return std::optional<std::string>(value.get<std::string>());
+  const auto is_named = [](const OrderedJson& entry) {
+    return entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") &&
+           entry["template"].is_string();
+  };
+  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_named)) {
+    return fail(bad_value(file, "chat_template", value, "not a text or a list of {\"name\", \"template\"}"));
   }
-  return std::nullopt;
+  for (const OrderedJson& entry : value) {
+    if (entry["name"] == "default") return std::optional<std::string>(entry["template"].get<std::string>());
+  }
+  return std::optional<std::string>();
 }
 
 // The three places of a template, the file of its own first, as Hugging Face looks them up.
@@ -130,11 +143,11 @@ Expected<std::optional<std::string>> find_template(const fs::path& dir, const Or
   }
   const Expected<OrderedJson> own = read_json(dir / "chat_template.json");
   if (!own) return fail(own.error());
-  for (const OrderedJson* json : {&*own, &tokenizer_config}) {
+  const std::pair<const char*, const OrderedJson*> files[] = {{"chat_template.json", &*own},
+                                                              {"tokenizer_config.json", &tokenizer_config}};
+  for (const auto& [file, json] : files) {
     const auto it = json->find("chat_template");
-    if (it == json->end()) continue;
-    if (it->is_string()) return std::optional<std::string>(it->get<std::string>());
-    if (it->is_array()) return default_of(*it);
+    if (it != json->end() && !it->is_null()) return template_of(*it, file);
   }
   return std::optional<std::string>();
 }
@@ -177,12 +190,14 @@ Expected<std::shared_ptr<const TextModel>> load_directory(const fs::path& dir) {
   auto defaults = sampling_defaults(*generation);
   if (!defaults) return fail(defaults.error());
   model.sampling = std::move(*defaults);
-  std::set<TokenId> eos;
-  collect_ids(*config, "eos_token_id", &eos);
-  if (config->contains("text_config") && (*config)["text_config"].is_object()) {
-    collect_ids((*config)["text_config"], "eos_token_id", &eos);
+  std::set<TokenId> eos, bos;
+  const OrderedJson inner = config->value("text_config", OrderedJson::object());
+  for (const Status& status : {collect_ids(*config, "config.json", "eos_token_id", &eos),
+                               collect_ids(inner, "config.json: text_config", "eos_token_id", &eos),
+                               collect_ids(*generation, kGenerationFile, "eos_token_id", &eos),
+                               collect_ids(*config, "config.json", "bos_token_id", &bos)}) {
+    if (!status.ok()) return fail(status);
   }
-  collect_ids(*generation, "eos_token_id", &eos);
   const std::string eos_token = token_text(*tokenizer_config, "eos_token");
   if (const auto id = model.tokenizer->token_to_id(eos_token)) eos.insert(*id);
   if (eos.size() > static_cast<size_t>(kMaxStopTokenIds) / 2) {
@@ -191,11 +206,7 @@ Expected<std::shared_ptr<const TextModel>> load_directory(const fs::path& dir) {
   }
   model.eos_ids.assign(eos.begin(), eos.end());
   model.bos_id = model.tokenizer->token_to_id(token_text(*tokenizer_config, "bos_token"));
-  if (!model.bos_id) {
-    std::set<TokenId> bos;
-    collect_ids(*config, "bos_token_id", &bos);
-    if (!bos.empty()) model.bos_id = *bos.begin();
-  }
+  if (!model.bos_id && !bos.empty()) model.bos_id = *bos.begin();
   model.add_bos = adds_bos(*model.tokenizer, model.bos_id);
 
   Expected<std::optional<std::string>> source = find_template(dir, *tokenizer_config);

@@ -94,6 +94,28 @@ TEST_F(TextModelTest, ids_are_the_union_and_defaults_come_from_generation_config
   EXPECT_EQ(model->sampling.suppress_tokens, (std::vector<TokenId>{1, 3}));
 }
 
+TEST_F(TextModelTest, a_wrong_type_is_an_error_that_names_the_field) {
+  const std::pair<const char*, const char*> fields[] = {
+      {"temperature", "\"hot\""}, {"top_k", "[1]"}, {"top_p", "true"}, {"max_new_tokens", "{}"}, {"min_p", "2"},
+      {"eos_token_id", "\"2\""}, {"eos_token_id", "[1, null]"}, {"eos_token_id", "1.5"}, {"suppress_tokens", "[-2]"}};
+  for (const auto& [key, value] : fields) {
+    write("generation_config.json", "{\"" + std::string(key) + "\": " + value + "}");
+    EXPECT_NE(load_error(dir_.string()).find("generation_config.json: " + std::string(key) + " is "), std::string::npos) << key << value;
+  }
+  write("generation_config.json", R"({"temperature": null, "top_k": null, "eos_token_id": null, "suppress_tokens": -1})");
+  EXPECT_NE(load(), nullptr);
+  write("config.json", R"({"text_config": {"eos_token_id": "x"}})");
+  EXPECT_NE(load_error(dir_.string()).find("config.json: text_config: eos_token_id is \"x\""), std::string::npos);
+  write("config.json", "{}");
+  for (const char* value : {"7", "{}", "[7]", R"([{"name": "default"}])", R"([{"name": "a", "template": 1}])"}) {
+    for (const char* file : {"tokenizer_config.json", "chat_template.json"}) {
+      write(file, R"({"chat_template": )" + std::string(value) + "}");
+      EXPECT_NE(load_error(dir_.string()).find(std::string(file) + ": chat_template is "), std::string::npos) << value;
+      fs::remove(dir_ / file);
+    }
+  }
+}
+
 TEST_F(TextModelTest, broken_files_name_themselves) {
   write("config.json", "{");
   EXPECT_NE(load_error(dir_.string()).find("config.json"), std::string::npos);

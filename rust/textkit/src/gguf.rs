@@ -5,7 +5,7 @@ use serde_json::json;
 use tokenizers::{AddedToken as LibToken, PreTokenizerWrapper, Tokenizer as LibTokenizer};
 
 use crate::added::{AddedToken, Matcher};
-use crate::error::{failure, Code, Failure, Outcome};
+use crate::error::{failure, shown, Code, Failure, Outcome};
 use crate::hf;
 use crate::pieces::{byte_level, fallback_byte, Pieces};
 use crate::spm::SpmTokenizer;
@@ -95,7 +95,7 @@ fn byte_level_bpe(spec: &Spec) -> Outcome<Tokenizer> {
         let first = merge.chars().next().map_or(0, char::len_utf8);
         match merge[first..].find(' ') {
             Some(at) => merges.push((merge[..first + at].to_string(), merge[first + at + 1..].to_string())),
-            None => return failure(Code::DataLoss, format!("merge '{merge}' has no space")),
+            None => return failure(Code::DataLoss, format!("tokenizer.ggml.merges: {} has no space", shown(merge))),
         }
     }
     let model = hf::bpe_model(spelling_map(&spec.tokens), merges, split.ignore_merges)?;

@@ -11,7 +11,7 @@ use tokenizers::{
 };
 
 use crate::added::{AddedToken, Matcher};
-use crate::error::{failure, Code, Failure, Outcome};
+use crate::error::{failure, shown, Code, Failure, Outcome};
 use crate::pieces::Pieces;
 use crate::tokenizer::{Control, Kind, Tokenizer};
 
@@ -244,6 +244,6 @@ fn check_model(model: Option<&Json>) -> Outcome<()> {
 pub fn bpe_model(vocab: AHashMap<String, u32>, merges: Vec<(String, String)>, ignore_merges: bool) -> Outcome<ModelWrapper> {
     match tokenizers::models::bpe::BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(ignore_merges).build() {
         Ok(bpe) => Ok(ModelWrapper::BPE(bpe)),
-        Err(e) => failure(Code::DataLoss, format!("merges: {e}")),
+        Err(e) => failure(Code::DataLoss, format!("tokenizer.ggml.merges: {}", shown(&e.to_string()))),
     }
 }
