@@ -6,9 +6,8 @@ import tempfile
 
 import anthropic
 from conftest import Server
-from scripted import write_checkpoint
+from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
 from test_anthropic import SCRIPTS, TOOLS
-from test_tools import TAGS, TEMPLATE
 
 
 def show(title, *lines):
@@ -56,7 +55,7 @@ def converse(client):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
-        write_checkpoint(path / "model", SCRIPTS, TEMPLATE, TAGS)
+        write_checkpoint(path / "model", SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
         server = Server("--random-seed", "1", log_path=path / "log", model=path / "model")
         try:
             converse(anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0))

@@ -7,14 +7,14 @@ import sys
 import tempfile
 
 from conftest import ROOT, Server
-from scripted import write_checkpoint
-from test_tools import SCRIPTS, TAGS, TEMPLATE
+from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
+from test_tools import SCRIPTS
 
 
 def main(name):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
-        write_checkpoint(path / "model", SCRIPTS, TEMPLATE, TAGS)
+        write_checkpoint(path / "model", SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
         server = Server("--random-seed", "1", log_path=path / "log", model=path / "model")
         try:
             program = pathlib.Path(__file__).parent / "node" / f"show_{name}.mjs"

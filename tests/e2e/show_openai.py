@@ -6,8 +6,8 @@ import tempfile
 
 import openai
 from conftest import Server
-from scripted import write_checkpoint
-from test_tools import SCRIPTS, TAGS, TEMPLATE, TOOLS
+from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
+from test_tools import SCRIPTS, TOOLS
 
 
 def show(title, *lines):
@@ -60,7 +60,7 @@ def responses(client):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
-        write_checkpoint(path / "model", SCRIPTS, TEMPLATE, TAGS)
+        write_checkpoint(path / "model", SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
         server = Server("--random-seed", "1", log_path=path / "log", model=path / "model")
         try:
             chats(server.client())

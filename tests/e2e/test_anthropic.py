@@ -8,8 +8,7 @@ import anthropic
 import pydantic
 import pytest
 from conftest import Server
-from scripted import write_checkpoint
-from test_tools import TAGS, TEMPLATE
+from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
 
 SCRIPTS = {
     "ask": [
@@ -37,7 +36,7 @@ TOOLS = [
 @pytest.fixture(scope="module")
 def scripted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("anthropic")
-    write_checkpoint(folder / "model", SCRIPTS, TEMPLATE, TAGS)
+    write_checkpoint(folder / "model", SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
     running = Server("--api-key", "secret", log_path=folder / "log", model=folder / "model")
     yield running
     assert running.stop() == 0
