@@ -21,6 +21,7 @@ constexpr size_t kLoggedSteps = 1 << 16;
 
 struct Line {
   double step_us = 0, first_s = 0, prefill = 0;
+  double distinct = 0;  // experts of a layer and step; 0: not counted
 };
 
 // Steps that decode `rows` rows and nothing else, from the end of one to the end of the next.
@@ -44,6 +45,7 @@ Expected<Line> measure(const DecodeBench& bench, EngineClient& client, StepLog& 
   auto requests = make_requests(work, client.host().report().memory.step.vocab, false);
   if (!requests) return fail(requests.error());
   log.clear();
+  const ExpertCounts before = client.host().expert_counts(rows);
   auto result = run_workload(client, *requests, 0, 0);
   if (!result) return fail(result.error());
   if (!client.flush_cache()) return fail(StatusCode::kInternal, "the engine did not become idle");
@@ -53,6 +55,10 @@ Expected<Line> measure(const DecodeBench& bench, EngineClient& client, StepLog& 
     if (answer.answer.finish == FinishReason::kError)
       return fail(StatusCode::kInternal, answer.answer.error);
     last_first = std::max(last_first, answer.first_ns);
+  }
+  const ExpertCounts after = client.host().expert_counts(rows);
+  if (after.mixtures > before.mixtures) {
+    line.distinct = static_cast<double>(after.distinct - before.distinct) / static_cast<double>(after.mixtures - before.mixtures);
   }
   line.step_us = median_step_us(log.records(), rows);
   line.first_s = static_cast<double>(last_first - result->begun_ns) / 1e9;
@@ -75,8 +81,9 @@ void print_line(const DecodeBench& bench, const EngineHost& host, const StepByte
   if (bytes.mixtures.empty()) {
     std::printf(" - |");
   } else {
-    std::printf(" %.1f of %d |", StepBytes::distinct_experts(bytes.mixtures[0], rows),
-                bytes.mixtures[0].experts);
+    std::printf(" %.1f", StepBytes::distinct_experts(bytes.mixtures[0], rows));
+    if (line.distinct > 0) std::printf(", counted %.1f", line.distinct);
+    std::printf(" of %d |", bytes.mixtures[0].experts);
   }
   std::printf(" %.2f | %.0f |\n", line.first_s, line.prefill);
   std::fflush(stdout);
@@ -119,6 +126,7 @@ Status run_bench_decode(const DecodeBench& bench) {
   StepLog log(kLoggedSteps);
   setup.engine.log = &log;
   setup.engine.max_mixed_ratio = 1e9;  // prompts before decoding: the rows are to decode together
+  setup.backend_options.count_experts = bench.per_op;
   auto described = inspect_model(setup);
   if (!described) return described.error();
   const int32_t most = described->config.context;

@@ -14,7 +14,7 @@ struct DecodeBench {
   std::vector<int32_t> contexts;  // tokens of prompt and answer together; cut to what the model is made for
   std::vector<int32_t> rows = {1};
   int32_t steps = 128;            // tokens decoded
-  bool per_op = false;            // also where a step's time goes; only a GPU tells
+  bool per_op = false;            // also where a step's time goes, and how many experts it takes; only a GPU tells
   uint64_t seed = 1;              // of prompts, each row its own, and of sampling at temperature 1
 };
 
