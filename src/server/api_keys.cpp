@@ -11,7 +11,9 @@ namespace {
 
 std::string_view bearer(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
-  const auto same = [](char want, char got) { return want == (got >= 'A' && got <= 'Z' ? got - 'A' + 'a' : got); };
+  const auto same = [](char want, char got) {
+    return want == (got >= 'A' && got <= 'Z' ? got - 'A' + 'a' : got);
+  };
   const bool scheme = authorization.size() >= kScheme.size() &&
                       std::equal(kScheme.begin(), kScheme.end(), authorization.begin(), same);
   return scheme ? authorization.substr(kScheme.size()) : std::string_view();
@@ -29,11 +31,13 @@ bool equal(std::string_view secret, std::string_view given) {
 
 Status read_word(const std::string& word, ApiKey& key) {
   constexpr std::string_view kBound = "max_running=";
-  if (word.rfind(kBound, 0) != 0) return invalid("unknown word behind the key; max_running=N is known");
+  if (word.rfind(kBound, 0) != 0)
+    return invalid("unknown word behind the key; max_running=N is known");
   const char* begin = word.data() + kBound.size();
   const char* end = word.data() + word.size();
   const auto [stop, error] = std::from_chars(begin, end, key.max_running);
-  if (error != std::errc() || stop != end || key.max_running < 1) return invalid("max_running is a number from 1");
+  if (error != std::errc() || stop != end || key.max_running < 1)
+    return invalid("max_running is a number from 1");
   return Status();
 }
 
@@ -44,7 +48,8 @@ Status read_line(const std::string& line, ApiKey& key) {
   const size_t colon = first.find(':');
   if (colon != std::string::npos) key.name = first.substr(0, colon);
   key.secret = colon == std::string::npos ? first : first.substr(colon + 1);
-  if (key.name.empty() || key.secret.empty()) return invalid("a line is KEY or NAME:KEY, neither part empty");
+  if (key.name.empty() || key.secret.empty())
+    return invalid("a line is KEY or NAME:KEY, neither part empty");
   while (words >> word) {
     if (Status status = read_word(word, key); !status.ok()) return status;
   }
@@ -73,9 +78,13 @@ Expected<std::vector<ApiKey>> parse_key_file(std::string_view text, const std::s
     ApiKey key{.name = "line-" + std::to_string(number)};
     Status status = read_line(line, key);
     if (status.ok()) status = add_key(keys, std::move(key));
-    if (!status.ok()) return fail(invalid("--api-key-file " + path + ", line " + std::to_string(number) + ": " + status.message()));
+    if (!status.ok())
+      return fail(invalid("--api-key-file " + path + ", line " + std::to_string(number) + ": " +
+                          status.message()));
   }
-  if (keys.empty()) return fail(invalid("--api-key-file " + path + " holds no key, which would leave the server open"));
+  if (keys.empty())
+    return fail(
+        invalid("--api-key-file " + path + " holds no key, which would leave the server open"));
   return keys;
 }
 
@@ -88,7 +97,8 @@ Expected<std::unique_ptr<ApiKeys>> ApiKeys::load(const HttpOptions& options) {
 Status ApiKeys::reload() {
   std::vector<ApiKey> read;
   for (const std::string& secret : options_.api_keys) {
-    const Status status = add_key(read, {.name = "key-" + std::to_string(read.size() + 1), .secret = secret});
+    const Status status =
+        add_key(read, {.name = "key-" + std::to_string(read.size() + 1), .secret = secret});
     if (!status.ok()) return invalid("--api-key: " + status.message());
   }
   if (const std::string& path = options_.api_key_file; !path.empty()) {
@@ -98,7 +108,8 @@ Status ApiKeys::reload() {
     auto keys = parse_key_file(text, path);
     if (!keys) return keys.error();
     for (ApiKey& key : *keys) {
-      if (Status status = add_key(read, std::move(key)); !status.ok()) return invalid("--api-key-file " + path + ": " + status.message());
+      if (Status status = add_key(read, std::move(key)); !status.ok())
+        return invalid("--api-key-file " + path + ": " + status.message());
     }
   }
   const auto before = keys_ ? keys() : nullptr;
@@ -124,7 +135,8 @@ std::vector<std::shared_ptr<const ApiKey>> ApiKeys::all() const { return *keys()
 
 bool ApiKeys::required() const { return !keys()->empty(); }
 
-std::shared_ptr<const ApiKey> ApiKeys::find(std::string_view authorization, std::string_view x_api_key) const {
+std::shared_ptr<const ApiKey> ApiKeys::find(std::string_view authorization,
+                                            std::string_view x_api_key) const {
   const std::string_view given = authorization.empty() ? x_api_key : bearer(authorization);
   std::shared_ptr<const ApiKey> found;
   for (const auto& key : *keys()) {
@@ -133,19 +145,23 @@ std::shared_ptr<const ApiKey> ApiKeys::find(std::string_view authorization, std:
   return found;
 }
 
-ApiExpected<std::shared_ptr<void>> take_share(const std::shared_ptr<const ApiKey>& key, int32_t sequences,
-                                              const char* param) {
+ApiExpected<std::shared_ptr<void>> take_share(const std::shared_ptr<const ApiKey>& key,
+                                              int32_t sequences, const char* param) {
   if (!key) return std::shared_ptr<void>();
-  const std::string bound = "this key may have " + std::to_string(key->max_running) + " answers generated at a time";
+  const std::string bound =
+      "this key may have " + std::to_string(key->max_running) + " answers generated at a time";
   if (key->max_running > 0 && sequences > key->max_running) {
-    return bad_field(param, bound + ", and this request alone asks for " + std::to_string(sequences));
+    return bad_field(param,
+                     bound + ", and this request alone asks for " + std::to_string(sequences));
   }
   std::atomic<int32_t>& running = key->use->running;
   if (running.fetch_add(sequences) + sequences > key->max_running && key->max_running > 0) {
     running.fetch_sub(sequences);
-    return api_fail({429, bound + "; try again when one of them has ended", "", "rate_limit_exceeded"});
+    return api_fail(
+        {429, bound + "; try again when one of them has ended", "", "rate_limit_exceeded"});
   }
-  return std::shared_ptr<void>(nullptr, [use = key->use, sequences](void*) { use->running.fetch_sub(sequences); });
+  return std::shared_ptr<void>(
+      nullptr, [use = key->use, sequences](void*) { use->running.fetch_sub(sequences); });
 }
 
 }  // namespace tailrace

@@ -26,7 +26,8 @@ TEST(ApiKeys, only_the_exact_key) {
   ASSERT_NE(keys->find("Bearer key", ""), nullptr);
   EXPECT_EQ(keys->find("Bearer key", "")->name, "key-2");
   EXPECT_NE(keys->find("bearer other", ""), nullptr);  // RFC 9110: a scheme's case says nothing
-  for (const char* header : {"", "Bearer", "Bearer ", "Bearer ke", "Bearer keys", "Bearer keykey", "Bearer KEY", "Bearerkey", "key", "Basic key"}) {
+  for (const char* header : {"", "Bearer", "Bearer ", "Bearer ke", "Bearer keys", "Bearer keykey",
+                             "Bearer KEY", "Bearerkey", "key", "Basic key"}) {
     EXPECT_EQ(keys->find(header, ""), nullptr) << header;
   }
 }
@@ -39,7 +40,8 @@ TEST(ApiKeys, the_header_x_api_key_counts_where_there_is_no_authorization) {
 }
 
 TEST(ApiKeys, lines_of_a_file) {
-  const auto keys = parse_key_file("# clients\n\n  alice:a:b\tmax_running=3\r\nplain\n", "f").value();
+  const auto keys =
+      parse_key_file("# clients\n\n  alice:a:b\tmax_running=3\r\nplain\n", "f").value();
   ASSERT_EQ(keys.size(), 2u);
   EXPECT_EQ(keys[0].name, "alice");
   EXPECT_EQ(keys[0].secret, "a:b");
@@ -50,11 +52,12 @@ TEST(ApiKeys, lines_of_a_file) {
 }
 
 TEST(ApiKeys, faults_of_a_file_name_the_line_and_not_the_key) {
-  for (const char* text : {"a:secret\n:secret2", "x\na:", "x\ny max=3", "x\ny max_running=0", "x\ny max_running=1x",
-                           "a:x\na:y", "a:secret\nb:secret"}) {
+  for (const char* text : {"a:secret\n:secret2", "x\na:", "x\ny max=3", "x\ny max_running=0",
+                           "x\ny max_running=1x", "a:x\na:y", "a:secret\nb:secret"}) {
     const auto keys = parse_key_file(text, "f");
     ASSERT_FALSE(keys) << text;
-    EXPECT_NE(keys.error().message().find("--api-key-file f, line 2"), std::string::npos) << keys.error().message();
+    EXPECT_NE(keys.error().message().find("--api-key-file f, line 2"), std::string::npos)
+        << keys.error().message();
     EXPECT_EQ(keys.error().message().find("secret"), std::string::npos) << keys.error().message();
   }
   EXPECT_FALSE(parse_key_file("# nothing\n", "f"));

@@ -27,14 +27,16 @@ std::string text_value(const Json& value) {
   if (!value.is_string()) return ascii_json(value);
   const auto& text = value.get_ref<const std::string&>();
   const bool bare = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return c < 0x80 && (std::isalnum(c) || std::string_view("._:/+-").find(static_cast<char>(c)) != std::string_view::npos);
+    return c < 0x80 && (std::isalnum(c) || std::string_view("._:/+-").find(static_cast<char>(c)) !=
+                                               std::string_view::npos);
   });
   return bare ? text : ascii_json(value);
 }
 
 }  // namespace
 
-std::string format_event(LogFormat format, LogLevel level, std::string_view event, const Json& fields, int64_t unix_ms) {
+std::string format_event(LogFormat format, LogLevel level, std::string_view event,
+                         const Json& fields, int64_t unix_ms) {
   const char* name = kLevels[static_cast<int>(level)];
   if (format == LogFormat::kJson) {
     Json line = {{"time", utc_time(unix_ms)}, {"level", name}, {"event", event}};

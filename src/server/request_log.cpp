@@ -10,7 +10,8 @@ namespace {
 
 double unix_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1e3;
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) /
+         1e3;
 }
 
 Json ms_between(int64_t from_ns, int64_t to_ns) {
@@ -27,21 +28,27 @@ bool owned_by(const RequestEntry& entry, const ApiKey* owner) {
 }  // namespace
 
 bool is_request_id(std::string_view text) {
-  return !text.empty() && text.size() <= 128 && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return c < 0x80 && (std::isalnum(c) || c == '.' || c == '_' || c == ':' || c == '-');
-  });
+  return !text.empty() && text.size() <= 128 &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return c < 0x80 && (std::isalnum(c) || c == '.' || c == '_' || c == ':' || c == '-');
+         });
 }
 
 RequestEntry::RequestEntry(const HttpRequest& request)
-    : id_(request.request_id), method_(request.method), path_(request.path.substr(0, 200)), key_(request.key),
-      received_ns_(request.received_ns > 0 ? request.received_ns : now_ns()), created_s_(unix_now()) {}
+    : id_(request.request_id),
+      method_(request.method),
+      path_(request.path.substr(0, 200)),
+      key_(request.key),
+      received_ns_(request.received_ns > 0 ? request.received_ns : now_ns()),
+      created_s_(unix_now()) {}
 
 bool RequestEntry::is_called(const std::string& text) const {
   std::lock_guard lock(mutex_);
   return id_ == text || (!answer_id_.empty() && answer_id_ == text);
 }
 
-void RequestEntry::set_plan(std::string answer_id, bool stream, std::vector<std::shared_ptr<const Request>> sequences,
+void RequestEntry::set_plan(std::string answer_id, bool stream,
+                            std::vector<std::shared_ptr<const Request>> sequences,
                             std::function<void()> cancel) {
   bool aborted = false;
   {
@@ -49,7 +56,8 @@ void RequestEntry::set_plan(std::string answer_id, bool stream, std::vector<std:
     planned_ = true;
     answer_id_ = std::move(answer_id);
     stream_ = stream;
-    for (const auto& sequence : sequences) prompt_tokens_ += static_cast<int64_t>(sequence->prompt_ids.size());
+    for (const auto& sequence : sequences)
+      prompt_tokens_ += static_cast<int64_t>(sequence->prompt_ids.size());
     choices_ = static_cast<int64_t>(sequences.size());
     reasons_.resize(sequences.size());
     sequences_ = std::move(sequences);
@@ -114,10 +122,19 @@ bool RequestEntry::abort() {
 Json RequestEntry::to_json() {
   std::lock_guard lock(mutex_);
   if (!ended_) settle_locked();
-  const char* state = ended_ ? "ended" : admitted_ns_ > 0 ? "running" : planned_ ? "waiting" : "preparing";
-  Json out = {{"id", id_}, {"answer_id", or_null(answer_id_)}, {"key", key_ ? Json(key_->name) : Json(nullptr)},
-              {"method", method_}, {"path", path_}, {"state", state}, {"created", created_s_},
-              {"status", http_status_ > 0 ? Json(http_status_) : Json(nullptr)}, {"error", or_null(error_code_)}};
+  const char* state = ended_             ? "ended"
+                      : admitted_ns_ > 0 ? "running"
+                      : planned_         ? "waiting"
+                                         : "preparing";
+  Json out = {{"id", id_},
+              {"answer_id", or_null(answer_id_)},
+              {"key", key_ ? Json(key_->name) : Json(nullptr)},
+              {"method", method_},
+              {"path", path_},
+              {"state", state},
+              {"created", created_s_},
+              {"status", http_status_ > 0 ? Json(http_status_) : Json(nullptr)},
+              {"error", or_null(error_code_)}};
   Json reasons = Json::array();
   for (const std::string& reason : reasons_) reasons.push_back(or_null(reason));
   const auto counted = [this](Json value) { return planned_ ? std::move(value) : Json(nullptr); };

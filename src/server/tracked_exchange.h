@@ -1,4 +1,5 @@
-// TrackedExchange: an exchange that notes in its request's entry how the answer went, and when it ended.
+// TrackedExchange: an exchange that notes in its request's entry how the answer went, and when it
+// ended.
 #pragma once
 
 #include <atomic>
@@ -11,15 +12,18 @@
 
 namespace tailrace {
 
-// `on_end` runs once: when the whole answer is queued, the client has left, or nobody is left who would answer.
+// `on_end` runs once: when the whole answer is queued, the client has left, or nobody is left who
+// would answer.
 class TrackedExchange : public HttpExchange {
  public:
   // The status that stands in entries of clients that left before an answer (nginx's).
   static constexpr int kClientLeft = 499;
   using OnEnd = std::function<void(const std::shared_ptr<RequestEntry>&)>;
 
-  TrackedExchange(std::shared_ptr<HttpExchange> inner, std::shared_ptr<RequestEntry> entry, OnEnd on_end)
-      : inner_(std::move(inner)), state_(std::make_shared<State>(std::move(entry), std::move(on_end))) {}
+  TrackedExchange(std::shared_ptr<HttpExchange> inner, std::shared_ptr<RequestEntry> entry,
+                  OnEnd on_end)
+      : inner_(std::move(inner)),
+        state_(std::make_shared<State>(std::move(entry), std::move(on_end))) {}
   ~TrackedExchange() override { state_->end(kClientLeft); }
 
   void respond(HttpResponse response) override {
@@ -55,7 +59,8 @@ class TrackedExchange : public HttpExchange {
     }
     void end(int status_without_answer) {
       if (ended.exchange(true)) return;
-      if (!answered && status_without_answer > 0) entry->set_status(status_without_answer, "client_left");
+      if (!answered && status_without_answer > 0)
+        entry->set_status(status_without_answer, "client_left");
       entry->end();
       on_end(entry);
     }

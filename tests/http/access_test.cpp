@@ -1,4 +1,5 @@
-// Who may ask, and under which name a request goes: keys, their bounds, request ids, pages of other origins.
+// Who may ask, and under which name a request goes: keys, their bounds, request ids, pages of other
+// origins.
 #include <gtest/gtest.h>
 
 #include "http/server_fixture.h"
@@ -30,17 +31,24 @@ TEST(Access, a_key_runs_no_more_than_its_bound) {
   ServerFixture fixture(options);
   fixture.engine.step_us = 1000;
   HttpConnection running(fixture.port());
-  running.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}, {"n", 2}}).dump(), kAlice);
+  running.send_request("POST", "/v1/chat/completions",
+                       chat_body("loop", {{"stream", true}, {"n", 2}}).dump(), kAlice);
   ASSERT_TRUE(running.read_until("again"));
-  const HttpReply refused = http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), kAlice);
+  const HttpReply refused =
+      http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), kAlice);
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.headers.count("retry-after"), 1u);
   EXPECT_EQ(Json::parse(refused.body)["error"]["type"], "rate_limit_error");
-  EXPECT_EQ(http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), kBob).status, 200);
-  EXPECT_EQ(http_post(fixture.port(), "/v1/chat/completions", chat_body("abc", {{"n", 3}}).dump(), kBob).status, 400);
+  EXPECT_EQ(http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), kBob).status,
+            200);
+  EXPECT_EQ(
+      http_post(fixture.port(), "/v1/chat/completions", chat_body("abc", {{"n", 3}}).dump(), kBob)
+          .status,
+      400);
   running.close();
   EXPECT_TRUE(ServerFixture::eventually([&] {
-    return http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), kAlice).status == 200;
+    return http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), kAlice)
+               .status == 200;
   }));
 }
 
@@ -50,8 +58,9 @@ TEST(Access, a_well_formed_request_id_is_kept_and_any_other_replaced) {
     return http_get(fixture.port(), "/v1/models", header).headers["x-request-id"];
   };
   EXPECT_EQ(id_of("X-Request-Id: job-7.a:b_c\r\n"), "job-7.a:b_c");
-  for (const std::string& bad : {std::string(), std::string("X-Request-Id: a b\r\n"), std::string("X-Request-Id: \"x\"\r\n"),
-                                 "X-Request-Id: " + std::string(129, 'a') + "\r\n"}) {
+  for (const std::string& bad :
+       {std::string(), std::string("X-Request-Id: a b\r\n"), std::string("X-Request-Id: \"x\"\r\n"),
+        "X-Request-Id: " + std::string(129, 'a') + "\r\n"}) {
     const std::string id = id_of(bad);
     EXPECT_TRUE(is_request_id(id) && id.size() == 24 && id.rfind("req_", 0) == 0) << id;
   }
@@ -68,11 +77,14 @@ TEST(Access, every_kind_of_answer_has_the_request_id) {
   const std::string head = " HTTP/1.1\r\nHost: h\r\nX-Request-Id: mine\r\n";
   EXPECT_EQ(id_of("GET /health" + head + "\r\n"), "mine");
   EXPECT_EQ(id_of("GET /nothing" + head + kAlice + "\r\n"), "mine");
-  EXPECT_EQ(id_of("POST /tokenize" + head + "Content-Length: 9\r\n\r\n"), "mine");  // 401, its body unread
-  EXPECT_EQ(id_of("POST /tokenize" + head + kAlice + "Content-Length: 99999999999\r\n\r\n"), "mine");
+  EXPECT_EQ(id_of("POST /tokenize" + head + "Content-Length: 9\r\n\r\n"),
+            "mine");  // 401, its body unread
+  EXPECT_EQ(id_of("POST /tokenize" + head + kAlice + "Content-Length: 99999999999\r\n\r\n"),
+            "mine");
   EXPECT_EQ(id_of("no HTTP\r\n\r\n").size(), 24u);
   const std::string body = chat_body("abc", {{"stream", true}}).dump();
-  EXPECT_EQ(id_of("POST /v1/chat/completions" + head + kAlice + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body),
+  EXPECT_EQ(id_of("POST /v1/chat/completions" + head + kAlice +
+                  "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body),
             "mine");
 }
 
@@ -91,13 +103,16 @@ TEST(Access, a_request_without_host_or_with_two_is_400) {
 
 TEST(Access, head_says_what_get_would) {
   ServerFixture fixture;
-  for (const char* path : {"/health", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/other", "/nothing", "/tokenize"}) {
+  for (const char* path : {"/health", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/other",
+                           "/nothing", "/tokenize"}) {
     HttpConnection connection(fixture.port());
     connection.send_request("HEAD", path);
     ASSERT_TRUE(connection.read_until("\r\n\r\n")) << path;
     const HttpReply get = http_get(fixture.port(), path);
-    EXPECT_EQ(connection.raw().rfind("HTTP/1.1 " + std::to_string(get.status), 0), 0u) << path << connection.raw();
-    EXPECT_EQ(connection.raw().find("\r\n\r\n") + 4, connection.raw().size()) << path << connection.raw();
+    EXPECT_EQ(connection.raw().rfind("HTTP/1.1 " + std::to_string(get.status), 0), 0u)
+        << path << connection.raw();
+    EXPECT_EQ(connection.raw().find("\r\n\r\n") + 4, connection.raw().size())
+        << path << connection.raw();
   }
 }
 
@@ -107,7 +122,8 @@ TEST(Access, no_page_of_another_origin_may_by_default) {
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.headers.count("access-control-allow-origin"), 0u);
   HttpConnection preflight(fixture.port());
-  preflight.send_request("OPTIONS", "/v1/models", "", "Origin: http://page\r\nAccess-Control-Request-Method: GET\r\n");
+  preflight.send_request("OPTIONS", "/v1/models", "",
+                         "Origin: http://page\r\nAccess-Control-Request-Method: GET\r\n");
   EXPECT_EQ(preflight.read_reply().status, 405);
 }
 
@@ -115,9 +131,12 @@ TEST(Access, listed_origins_may_and_their_preflights_need_no_key) {
   FixtureOptions options = two_keys();
   options.config.http.cors_origins = {"https://page:8443"};
   ServerFixture fixture(options);
-  const auto preflight = [&](const std::string& path, const std::string& origin, const std::string& more = "") {
+  const auto preflight = [&](const std::string& path, const std::string& origin,
+                             const std::string& more = "") {
     HttpConnection connection(fixture.port());
-    connection.send_request("OPTIONS", path, "", "Origin: " + origin + "\r\nAccess-Control-Request-Method: POST\r\n" + more);
+    connection.send_request(
+        "OPTIONS", path, "",
+        "Origin: " + origin + "\r\nAccess-Control-Request-Method: POST\r\n" + more);
     return connection.read_reply();
   };
   const std::string asked = "Access-Control-Request-Headers: authorization,content-type\r\n";
@@ -131,11 +150,14 @@ TEST(Access, listed_origins_may_and_their_preflights_need_no_key) {
   EXPECT_EQ(preflight("/nothing", "https://page:8443").status, 401);
   reply = preflight("/v1/models", "https://page:8443", "Access-Control-Request-Headers: a\"b\r\n");
   EXPECT_EQ(reply.headers.count("access-control-allow-headers"), 0u);
-  reply = http_get(fixture.port(), "/v1/models", "Origin: https://page:8443\r\n");  // a page may read why it was refused
+  reply = http_get(fixture.port(), "/v1/models",
+                   "Origin: https://page:8443\r\n");  // a page may read why it was refused
   EXPECT_EQ(reply.status, 401);
   EXPECT_EQ(reply.headers["access-control-allow-origin"], "https://page:8443");
   EXPECT_NE(reply.headers["access-control-expose-headers"].find("X-Request-Id"), std::string::npos);
-  EXPECT_EQ(http_get(fixture.port(), "/health", "Origin: https://other\r\n").headers.count("access-control-allow-origin"), 0u);
+  EXPECT_EQ(http_get(fixture.port(), "/health", "Origin: https://other\r\n")
+                .headers.count("access-control-allow-origin"),
+            0u);
 }
 
 }  // namespace

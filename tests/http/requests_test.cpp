@@ -17,13 +17,15 @@ Json requests_of(const ServerFixture& fixture, const std::string& headers = "") 
   return Json::parse(http_get(fixture.port(), "/v1/requests", headers).body);
 }
 
-HttpReply abort_of(const ServerFixture& fixture, const Json& body, const std::string& headers = "") {
+HttpReply abort_of(const ServerFixture& fixture, const Json& body,
+                   const std::string& headers = "") {
   return http_post(fixture.port(), "/abort", body.dump(), headers);
 }
 
 TEST(Requests, an_ended_one_is_listed_with_its_counts_and_without_its_text) {
   ServerFixture fixture;
-  const HttpReply reply = http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(), "X-Request-Id: mine\r\n");
+  const HttpReply reply = http_post(fixture.port(), "/v1/chat/completions", chat_body("abc").dump(),
+                                    "X-Request-Id: mine\r\n");
   const HttpReply list = http_get(fixture.port(), "/v1/requests");
   EXPECT_EQ(list.body.find("DEFG"), std::string::npos);
   const Json entry = Json::parse(list.body)["recent"][0];
@@ -55,7 +57,8 @@ TEST(Requests, the_list_is_bounded_and_the_latest_come_first) {
   ServerFixture fixture;
   HttpConnection connection(fixture.port());
   for (size_t i = 0; i < RequestLog::kRecent + 10; ++i) {
-    connection.send_request("POST", "/v1/chat/completions", "{}", "X-Request-Id: r" + std::to_string(i) + "\r\n");
+    connection.send_request("POST", "/v1/chat/completions", "{}",
+                            "X-Request-Id: r" + std::to_string(i) + "\r\n");
     ASSERT_EQ(connection.read_reply().status, 400);
   }
   const Json recent = requests_of(fixture)["recent"];
@@ -67,7 +70,8 @@ TEST(Requests, running_ones_count_as_they_go_and_end_when_their_client_leaves) {
   ServerFixture fixture(long_context());
   fixture.engine.step_us = 1000;
   HttpConnection client(fixture.port());
-  client.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}}).dump(), "X-Request-Id: mine\r\n");
+  client.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}}).dump(),
+                      "X-Request-Id: mine\r\n");
   ASSERT_TRUE(client.read_until("again"));
   Json list = requests_of(fixture);
   ASSERT_EQ(list["running"].size(), 1u);
@@ -84,7 +88,9 @@ TEST(Abort, a_stream_ends_once_with_a_finish_of_its_own) {
   ServerFixture fixture(long_context());
   fixture.engine.step_us = 1000;
   HttpConnection client(fixture.port());
-  client.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}, {"n", 2}}).dump(), "X-Request-Id: mine\r\n");
+  client.send_request("POST", "/v1/chat/completions",
+                      chat_body("loop", {{"stream", true}, {"n", 2}}).dump(),
+                      "X-Request-Id: mine\r\n");
   ASSERT_TRUE(client.read_until("again"));
   const HttpReply aborted = abort_of(fixture, {{"request_id", "mine"}});
   EXPECT_EQ(aborted.status, 200);
@@ -147,9 +153,11 @@ TEST(Abort, all_reaches_only_the_keys_own_requests) {
 
 TEST(Abort, what_it_takes) {
   ServerFixture fixture;
-  EXPECT_EQ(Json::parse(abort_of(fixture, {{"all", true}}).body), (Json{{"status", "ok"}, {"aborted", Json::array()}}));
-  for (const Json& body : {Json::object(), Json{{"all", false}}, Json{{"request_id", ""}}, Json{{"request_id", 7}}, Json::array(),
-                           Json{{"request_id", "a"}, {"all", true}}, Json{{"rid", "a"}}}) {
+  EXPECT_EQ(Json::parse(abort_of(fixture, {{"all", true}}).body),
+            (Json{{"status", "ok"}, {"aborted", Json::array()}}));
+  for (const Json& body :
+       {Json::object(), Json{{"all", false}}, Json{{"request_id", ""}}, Json{{"request_id", 7}},
+        Json::array(), Json{{"request_id", "a"}, {"all", true}}, Json{{"rid", "a"}}}) {
     EXPECT_EQ(abort_of(fixture, body).status, 400) << body;
   }
   EXPECT_EQ(abort_of(fixture, {{"request_id", "nobody"}}).status, 404);
