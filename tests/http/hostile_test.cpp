@@ -1,0 +1,170 @@
+// Hostile clients beside honest ones: whatever they do, others are answered, and what they took
+// comes back.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/heap.h"
+#include "http/server_fixture.h"
+
+namespace tailrace::test {
+namespace {
+
+using Connections = std::vector<std::unique_ptr<HttpConnection>>;
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The client's ends are in this process too.
+bool allow_files(rlim_t count) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur >= count) return true;
+  limit.rlim_cur = std::min(count, limit.rlim_max);
+  return setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= count;
+}
+
+int64_t resident_bytes() {
+  int64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// An honest client: a whole answer, streamed and not, and health.
+void expect_served(const ServerFixture& fixture) {
+  EXPECT_EQ(fixture.ask(chat_body("abc")).text.at(0), "DEFGGHIJJKK");
+  EXPECT_EQ(fixture.ask(chat_body("abc", {{"stream", true}})).text.at(0), "DEFGGHIJJKK");
+  EXPECT_EQ(http_get(fixture.port(), "/health").status, 200);
+}
+
+size_t requests_running(const ServerFixture& fixture) {
+  return Json::parse(http_get(fixture.port(), "/v1/requests").body)["running"].size();
+}
+
+TEST(HostileClients, two_thousand_idle_connections) {
+  constexpr int kIdle = 2000;
+  if (!allow_files(2 * kIdle + 200)) GTEST_SKIP() << "too few file descriptors";
+  FixtureOptions options;
+  options.config.http.max_connections = kIdle + 24;
+  ServerFixture fixture(options);
+  expect_served(fixture);
+  return_free_heap();
+  const int64_t before = resident_bytes();
+  {
+    Connections idle;
+    for (int i = 0; i < kIdle; ++i) {
+      idle.push_back(std::make_unique<HttpConnection>(fixture.port()));
+      ASSERT_TRUE(idle.back()->send_request("GET", "/v1/models"));
+      ASSERT_EQ(idle.back()->read_reply().status, 200) << i;
+    }
+    EXPECT_GE(fixture.metric("tailrace_http_connections"), kIdle);
+    expect_served(fixture);
+    idle[kIdle / 2]->send_request("GET", "/v1/models");  // and they themselves
+    EXPECT_EQ(idle[kIdle / 2]->read_reply().status, 200);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LT(resident_bytes() - before, kIdle * (32 << 10)) << "bytes for each of them";
+#endif
+  }
+  EXPECT_TRUE(
+      ServerFixture::eventually([&] { return fixture.metric("tailrace_http_connections") <= 2; }));
+  expect_served(fixture);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  return_free_heap();
+  EXPECT_LT(resident_bytes(), before + 16 * kMiB);
+#endif
+}
+
+TEST(HostileClients, heads_that_trickle_in_are_given_up_and_hold_nobody_up) {
+  FixtureOptions options;
+  options.config.http.header_timeout_s = 1;
+  ServerFixture fixture(options);
+  Connections slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(std::make_unique<HttpConnection>(fixture.port()));
+    slow.back()->send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nX-");
+  }
+  expect_served(fixture);
+  for (auto& connection : slow) {
+    connection->send_raw("a");  // each byte new, and none gives it more time
+    EXPECT_EQ(connection->read_reply().status, 408);
+    EXPECT_TRUE(connection->wait_closed());
+  }
+  expect_served(fixture);
+}
+
+TEST(HostileClients, bodies_that_trickle_in_take_no_more_than_they_sent) {
+  FixtureOptions options;
+  options.config.http.body_timeout_s = 1;
+  ServerFixture fixture(options);
+  Connections slow;
+  for (int i = 0; i < 50; ++i) {
+    slow.push_back(std::make_unique<HttpConnection>(fixture.port()));
+    slow.back()->send_raw(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 33554432\r\n\r\n{");
+  }
+  expect_served(fixture);  // 50 x 32 MiB are promised, of 512 there may be
+  for (auto& connection : slow) EXPECT_EQ(connection->read_reply().status, 408);
+  EXPECT_TRUE(
+      ServerFixture::eventually([&] { return fixture.metric("tailrace_http_body_bytes") == 0; }));
+}
+
+TEST(HostileClients, a_body_of_50_mb_beside_a_stream) {
+  FixtureOptions options;
+  options.context_length = 1 << 20;
+  options.config.http.max_body_bytes = 64 * kMiB;
+  ServerFixture fixture(options);
+  fixture.engine.step_us = 500;
+  HttpConnection stream(fixture.port());
+  stream.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}}).dump());
+  ASSERT_TRUE(stream.read_until("again"));
+  const int tokens = fixture.engine.num_tokens;
+  std::string body = R"({"messages":[{"role":"user","content":")";
+  body.append(50'000'000, 'x').append("\"}]}");
+  const HttpReply reply = http_post(fixture.port(), "/v1/chat/completions", body);
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "context_length_exceeded");
+  EXPECT_GT(fixture.engine.num_tokens, tokens);
+  EXPECT_EQ(requests_running(fixture), 1u);  // the stream, untouched
+  body.clear();
+  body.shrink_to_fit();
+  EXPECT_TRUE(
+      ServerFixture::eventually([&] { return fixture.metric("tailrace_http_body_bytes") == 0; }));
+  expect_served(fixture);
+}
+
+TEST(HostileClients, ten_thousand_brackets) {
+  ServerFixture fixture;
+  for (const char bracket : {'[', '{'}) {
+    std::string nested = bracket == '[' ? std::string(10'000, '[') : std::string();
+    for (int i = 0; bracket == '{' && i < 10'000; ++i) nested += "{\"a\":";
+    for (const char* path :
+         {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/abort"}) {
+      EXPECT_EQ(http_post(fixture.port(), path, nested).status, 400) << path;
+      EXPECT_EQ(http_post(fixture.port(), path, "{\"messages\":" + nested).status, 400) << path;
+    }
+  }
+  expect_served(fixture);
+}
+
+TEST(HostileClients, readers_that_stop_are_cut_off_and_others_are_not) {
+  FixtureOptions options;
+  options.context_length = 1 << 20;
+  options.config.http.max_unsent_bytes = 16 << 10;
+  ServerFixture fixture(options);
+  fixture.engine.step_us = 100;
+  Connections stopped;
+  for (int i = 0; i < 4; ++i) {
+    stopped.push_back(std::make_unique<HttpConnection>(fixture.port()));
+    stopped.back()->set_receive_buffer(4096);
+    stopped.back()->send_request(
+        "POST", "/v1/chat/completions",
+        chat_body("loop", {{"stream", true}, {"logprobs", true}, {"top_logprobs", 20}}).dump());
+  }
+  ASSERT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_started == 4; }));
+  expect_served(fixture);
+  EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_cancelled == 4; }));
+  EXPECT_TRUE(ServerFixture::eventually([&] { return requests_running(fixture) == 0u; }));
+  expect_served(fixture);
+}
+
+}  // namespace
+}  // namespace tailrace::test
