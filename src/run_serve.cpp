@@ -18,6 +18,7 @@
 #include "page_files.h"
 #include "run.h"
 #include "server/http_server.h"
+#include "server_info.h"
 
 namespace tailrace {
 namespace {
@@ -172,6 +173,7 @@ int run_serve(const ServeConfig& config) {
   model.vocab_size = static_cast<int32_t>(report.memory.step.vocab);
   model.max_running_requests = report.memory.step.max_rows;
   model.created_s = std::time(nullptr);
+  server.set_info(server_info(config, setup, **host, model));
   (*host)->start();
   server.set_flush_cache([&engine = **host] { return engine.flush_cache(kFlushPatience); });
   server.set_step_log(&steps);

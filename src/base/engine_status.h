@@ -87,6 +87,7 @@ struct EngineStatus {
   std::atomic<int32_t> running{0}, waiting{0}, inflight_steps{0};
   std::atomic<int32_t> num_kv_groups{0};            // set once, before kReady
   std::array<KvGroupStatus, kMaxKvGroups> kv;
+  KvGroupStatus checkpoints;                        // of recurrent states; total 0 where a model has none
   std::atomic<int64_t> device_bytes{0}, pinned_bytes{0};
 
   // Counters since start; never decrease.

@@ -24,6 +24,7 @@ Engine::Engine(EngineLoopOptions options, ModelRunner& runner, Scheduler& schedu
     status_.kv[g].window = plan.kv.groups[g].window;
     status_.kv[g].total = plan.kv.groups[g].num_blocks - 1;
   }
+  status_.checkpoints.total = plan.kv.states.num_checkpoints;
 }
 
 void Engine::admit() {
@@ -267,6 +268,9 @@ void Engine::publish() {
     status_.kv[g].cached = stats.kv[g].cached;
     status_.kv[g].owned = stats.kv[g].owned;
   }
+  status_.checkpoints.free = stats.checkpoints.free;
+  status_.checkpoints.cached = stats.checkpoints.cached;
+  status_.checkpoints.owned = stats.checkpoints.owned;
   status_.prompt_tokens = stats.prompt_tokens;
   status_.cached_tokens = stats.cached_tokens;
   status_.generated_tokens = stats.generated_tokens;

@@ -1,5 +1,8 @@
 #include "server/http_listener.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
@@ -71,8 +74,18 @@ struct HttpListener::Impl {
   tcp::acceptor acceptor{io};
   std::vector<std::thread> threads;
 
+  // A process may have 1024 files open, unless it asks for more.
+  static void allow_files(rlim_t count) {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
+    limit.rlim_cur = std::min(count, limit.rlim_max);
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+
   Status bind() {
     const HttpOptions& options = shared->options;
+    constexpr rlim_t kOtherFiles = 256;
+    allow_files(static_cast<rlim_t>(options.max_connections) + kReservedConnections + kOtherFiles);
     error_code error;
     const auto address = asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
     if (error) return invalid("--host " + options.host + ": not an IP address");

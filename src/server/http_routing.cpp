@@ -1,10 +1,10 @@
-#include "server/http_server_impl.h"
-
 #include <exception>
 
 #include "base/test_fault.h"
 #include "server/anthropic_plan.h"
 #include "server/body_budget.h"
+#include "server/http_server_impl.h"
+#include "server/openapi.h"
 #include "server/routes.h"
 #include "server/tokenize_routes.h"
 #include "server/tracked_exchange.h"
@@ -24,7 +24,8 @@ HttpResponse json_response(const Json& json, int status = 200) {
 JsonLimits HttpServer::Impl::limits_of(const HttpRequest& request) {
   JsonLimits limits;
   limits.take_memory = [&request](size_t document_bytes) {
-    return request.body_share ? request.body_share->grow_to(static_cast<int64_t>(request.body.size() + document_bytes))
+    return request.body_share ? request.body_share->grow_to(
+                                    static_cast<int64_t>(request.body.size() + document_bytes))
                               : Status();
   };
   return limits;
@@ -39,8 +40,11 @@ void HttpServer::Impl::send(const Exchange& exchange, HttpResponse response) {
 
 HttpHeaders HttpServer::Impl::prepare(HttpRequest& head) {
   head.key = keys->find(head.authorization, head.x_api_key);
-  head.request_id = is_request_id(head.x_request_id) ? head.x_request_id
-                                                     : "req_" + letters_and_digits(ids.next(), 10) + letters_and_digits(ids.next(), 10);
+  head.request_id = head.x_request_id;
+  if (!is_request_id(head.request_id)) {
+    head.request_id =
+        "req_" + letters_and_digits(ids.next(), 10) + letters_and_digits(ids.next(), 10);
+  }
   HttpHeaders headers = {{"X-Request-Id", head.request_id}, {"request-id", head.request_id}};  // the latter Anthropic's
   cors.add_headers(head, headers);
   return headers;
@@ -73,29 +77,73 @@ void HttpServer::Impl::ended(const std::shared_ptr<RequestEntry>& entry) {
 void HttpServer::Impl::route(Exchange exchange, HttpRequest request) {
   const auto entry = std::make_shared<RequestEntry>(request);
   request.entry = entry;
-  exchange = std::make_shared<TrackedExchange>(std::move(exchange), entry, [this](const auto& ended_one) { ended(ended_one); });
+  exchange = std::make_shared<TrackedExchange>(std::move(exchange), entry,
+                                               [this](const auto& which) { ended(which); });
   if (auto response = by_head(request)) return send(exchange, std::move(*response));
-  if (find_route(request.method, request.path)->kind == RouteKind::kGenerates) requests.begin(entry);
-  request.method == "POST" ? route_post(std::move(exchange), std::move(request)) : route_get(exchange, request);
+  if (find_route(request.method, request.path)->kind == RouteKind::kGenerates)
+    requests.begin(entry);
+  request.method == "POST" ? route_post(std::move(exchange), std::move(request))
+                           : route_get(exchange, request);
 }
 
 void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& request) {
-  if (request.path == "/health") {
-    const HealthReport report = health();
+  if (request.path == "/health" || request.path == "/ready") {
+    const HealthReport report = request.path == "/health" ? health() : ready();
     return send(exchange, json_response(report.body, report.http_status));
   }
   if (request.path == "/metrics") {
     HttpResponse response;
     response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    response.body = metrics.serialize();
+    response.body = metrics.serialize(open_now());
     return send(exchange, std::move(response));
   }
+  if (request.path == "/openapi.json") {
+    HttpResponse response;
+    response.body = openapi_text();
+    return send(exchange, std::move(response));
+  }
+  if (request.path == "/server_info") return send(exchange, json_response(server_info()));
   if (request.path.starts_with("/v1/responses/")) return stored_response(exchange, request);
   if (request.path == "/v1/requests") return send(exchange, json_response(requests.to_json(request.key.get())));
   if (request.path == "/debug/trace") return feed.trace(exchange, request.query);
   if (request.path == "/debug/steps") return send(exchange, feed.steps(request.query));
   if (is_page_path(request.path)) return send(exchange, page_answer(page, request));
   models(exchange, request.path);
+}
+
+
+// Answers are given, and the queue would take another request.
+HealthReport HttpServer::Impl::ready() {
+  HealthReport report = health();
+  if (!report.admits || queue.depth() < queue.capacity()) return report;
+  report.http_status = 503;
+  report.body["status"] = "busy";
+  report.body["message"] = "The queue is full (--max-queued-requests).";
+  return report;
+}
+
+Json HttpServer::Impl::server_info() {
+  std::shared_ptr<const Json> known;
+  {
+    std::lock_guard lock(mutex);
+    known = info;
+  }
+  Json out = {{"version", TAILRACE_VERSION},
+              {"state", health().body["status"]},
+              {"uptime_s", static_cast<double>(now_ns() - started_ns) * 1e-9}};
+  out.update(*known);
+  out["counters"] = metrics.engine_json();
+  return out;
+}
+
+Metrics::Open HttpServer::Impl::open_now() const {
+  Metrics::Open open{.connections = listener.num_connections(),
+                     .body_bytes = listener.body_bytes_held()};
+  for (const auto& key : keys->all())
+    open.key_sequences.emplace_back(key->name, key->use->running.load());
+  if (open.key_sequences.empty())
+    open.key_sequences.emplace_back("", status.running.load() + status.waiting.load());
+  return open;
 }
 
 void HttpServer::Impl::stored_response(Exchange exchange, HttpRequest request) {
@@ -110,12 +158,17 @@ void HttpServer::Impl::models(const Exchange& exchange, const std::string& path)
   if (const HealthReport report = health(); !served || !report.admits) {
     return send(exchange, to_response(report.refusal));
   }
-  const Json entry = {{"id", served->name}, {"object", "model"}, {"created", served->created_s},
-                      {"owned_by", "tailrace"}, {"max_model_len", served->context_length}};
+  const Json entry = {{"id", served->name},
+                      {"object", "model"},
+                      {"created", served->created_s},
+                      {"owned_by", "tailrace"},
+                      {"max_model_len", served->context_length}};
   constexpr std::string_view kList = "/v1/models";
-  if (path == kList) return send(exchange, json_response({{"object", "list"}, {"data", Json::array({entry})}}));
+  if (path == kList)
+    return send(exchange, json_response({{"object", "list"}, {"data", Json::array({entry})}}));
   const std::string name = path.substr(kList.size() + 1);
-  if (name.empty()) return send(exchange, to_response({404, "There is no " + path + " here.", "", "not_found"}));
+  if (name.empty())
+    return send(exchange, to_response({404, "There is no " + path + " here.", "", "not_found"}));
   if (Status found = check_model_name(*served, name); !found.ok()) {
     return send(exchange, to_response({404, found.message(), "model", "model_not_found"}));
   }
@@ -126,35 +179,43 @@ void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
   if (const HealthReport report = health(); !report.admits && request.path != "/abort") {
     return send(exchange, to_response(report.refusal));
   }
-  // JSON, templates and tokenizing of a long prompt take seconds: not on the threads that answer /health.
-  auto job = [this, exchange = std::move(exchange), request = std::move(request), guard = activity()] {
+  // JSON, templates and tokenizing of a long prompt take seconds: not on the threads that answer
+  // /health.
+  auto job = [this, exchange = std::move(exchange), request = std::move(request),
+              guard = activity()] {
     if (exchange->disconnected()) return;
     const double limit_s = config.limits.request_timeout_s;
     if (limit_s > 0 && static_cast<double>(now_ns() - request.received_ns) > limit_s * 1e9) {
-      return send(exchange, to_response({504, "The request took longer than --request-timeout.", "", "timeout"}));
+      return send(exchange, to_response({504, "The request took longer than --request-timeout.", "",
+                                         "timeout"}));
     }
     try {
       answer_post(exchange, request, guard);
     } catch (const std::exception& error) {
-      send(exchange, to_response({500, std::string("The server could not serve this request: ") + error.what(), "", "internal"}));
+      const std::string what =
+          std::string("The server could not serve this request: ") + error.what();
+      send(exchange, to_response({500, what, "", "internal"}));
     }
   };
   if (test_fault(Fault::kInlineTokenize)) return job();
   workers.submit(std::move(job));
 }
 
-void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard) {
+void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request,
+                                   std::shared_ptr<void> guard) {
   const auto served = current_model();
   if (request.path == "/abort") return abort_requests(exchange, request);
   if (request.path == "/flush_cache") {
     const auto flushed = flush_cache();
     if (!flushed) return send(exchange, to_response(from_status(flushed.error())));
-    return send(exchange, json_response({{"status", "ok"}, {"flushed_blocks", flushed->blocks},
+    return send(exchange, json_response({{"status", "ok"},
+                                         {"flushed_blocks", flushed->blocks},
                                          {"running", flushed->running}}));
   }
   if (request.path == "/tokenize" || request.path == "/detokenize") {
-    auto result = request.path == "/tokenize" ? answer_tokenize(*served, request, limits_of(request))
-                                              : answer_detokenize(*served, request, limits_of(request));
+    auto result = request.path == "/tokenize"
+                      ? answer_tokenize(*served, request, limits_of(request))
+                      : answer_detokenize(*served, request, limits_of(request));
     return send(exchange, result ? json_response(*result) : to_response(result.error()));
   }
   if (request.path == "/v1/messages/count_tokens") {
@@ -169,12 +230,14 @@ void HttpServer::Impl::abort_requests(const Exchange& exchange, const HttpReques
   if (!wanted) return send(exchange, to_response(wanted.error()));
   const std::vector<std::string> ids = requests.abort(*wanted, request.key.get());
   if (!wanted->empty() && ids.empty()) {
-    return send(exchange, to_response({404, "No request of this id is running.", "request_id", "not_found"}));
+    return send(exchange,
+                to_response({404, "No request of this id is running.", "request_id", "not_found"}));
   }
   send(exchange, json_response({{"status", "ok"}, {"aborted", ids}}));
 }
 
-ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, const HttpRequest& request) {
+ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served,
+                                                   const HttpRequest& request) {
   const RequestBounds bounds = bounds_of(served, config.limits.max_queued_requests);
   if (request.path == "/v1/completions") {
     auto parsed = parse_completion_request(request.body, bounds, limits_of(request));
@@ -191,16 +254,19 @@ ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served, co
   return parsed ? plan_chat(served, *parsed, seeds) : api_fail(parsed.error());
 }
 
-void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
-                                std::shared_ptr<void> guard) {
-  if (auto room = take_share(request.key, 1, ""); !room) return send(exchange, to_response(room.error()));  // before the work
+void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& served,
+                                const HttpRequest& request, std::shared_ptr<void> guard) {
+  // Before the work of reading it.
+  if (auto room = take_share(request.key, 1, ""); !room)
+    return send(exchange, to_response(room.error()));
   auto planned = plan(served, request);
   if (!planned) return send(exchange, to_response(planned.error()));
   auto share = take_share(request.key, static_cast<int32_t>(planned->requests.size()), "n");
   if (!share) return send(exchange, to_response(share.error()));
   planned->received_ns = request.received_ns;
   planned->entry = request.entry;
-  auto generation = std::make_shared<Generation>(std::move(*planned), GenerationContext{queue, metrics, workers}, exchange);
+  auto generation = std::make_shared<Generation>(
+      std::move(*planned), GenerationContext{queue, metrics, workers}, exchange);
   Generation* key = generation.get();
   generation->set_on_done([this, key, guard = std::move(guard), share = std::move(*share)] {
     std::shared_ptr<Generation> last;  // destroyed after the lock is released

@@ -12,7 +12,8 @@ namespace tailrace {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(50);
-constexpr auto kFlushTime = std::chrono::milliseconds(500);  // for the last bytes of answers when draining ends
+constexpr auto kFlushTime =
+    std::chrono::milliseconds(500);  // for the last bytes of answers when draining ends
 
 int tokenizer_threads(const HttpOptions& options) {
   if (options.tokenizer_threads > 0) return options.tokenizer_threads;
@@ -26,8 +27,11 @@ uint64_t random_number() {
 
 }  // namespace
 
-HttpServer::Impl::Impl(const ServeConfig& serve_config, RequestQueue& request_queue, EngineStatus& engine_status)
-    : config(serve_config), queue(request_queue), status(engine_status),
+HttpServer::Impl::Impl(const ServeConfig& serve_config, RequestQueue& request_queue,
+                       EngineStatus& engine_status)
+    : config(serve_config),
+      queue(request_queue),
+      status(engine_status),
       metrics(engine_status, serve_config.model.served_name),
       seeds(serve_config.engine.has_random_seed ? serve_config.engine.random_seed : random_number()),
       ids(random_number()),
@@ -89,9 +93,14 @@ Expected<uint16_t> HttpServer::start() {
 void HttpServer::reload_keys() {
   const Status status = impl_->keys->reload();
   const int count = static_cast<int>(impl_->keys->all().size());
-  impl_->events.write(status.ok() ? LogLevel::kInfo : LogLevel::kError, "keys_reloaded",
-                      {{"keys", count},
-                       {"error", status.ok() ? Json(nullptr) : Json(status.message())}});
+  impl_->events.write(
+      status.ok() ? LogLevel::kInfo : LogLevel::kError, "keys_reloaded",
+      {{"keys", count}, {"error", status.ok() ? Json(nullptr) : Json(status.message())}});
+}
+
+void HttpServer::set_info(Json info) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->info = std::make_shared<const Json>(std::move(info));
 }
 
 void HttpServer::set_flush_cache(std::function<Expected<FlushedCache>()> flush_cache) {
@@ -118,7 +127,8 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   const auto wait_until = [](auto condition, std::chrono::milliseconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
-    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    while (!condition() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return condition();
   };
   const bool complete = wait_until([this] { return num_active() == 0; }, limit);
@@ -128,7 +138,8 @@ bool HttpServer::drain(std::chrono::milliseconds limit) {
     wait_until([this] { return num_active() == 0; }, kFlushTime);
   }
   // A slow reader may still take the end of its answer within what is left of the limit.
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - std::chrono::steady_clock::now());
   wait_until([this] { return impl_->listener.num_connections() == 0; }, std::max(kFlushTime, left));
   return complete;
 }

@@ -18,6 +18,7 @@
 #include "base/step_log.h"
 #include "server/config.h"
 #include "server/generation_plan.h"
+#include "server/json.h"
 #include "server/page.h"
 
 namespace tailrace {
@@ -42,6 +43,9 @@ class HttpServer {
 
   // Where the engine writes its steps. Before set_model; outlives the server.
   void set_step_log(const StepLog* log);
+
+  // What GET /server_info says besides version, state, uptime and counters: an object without secrets. Any time.
+  void set_info(Json info);
 
   // Reads --api-key-file again; what is wrong with it is logged, and the keys stay as they were. After start().
   void reload_keys();

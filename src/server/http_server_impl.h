@@ -72,6 +72,9 @@ struct HttpServer::Impl {
   void route_post(Exchange exchange, HttpRequest request);
   void answer_post(const Exchange& exchange, const HttpRequest& request, std::shared_ptr<void> guard);
   void abort_requests(const Exchange& exchange, const HttpRequest& request);
+  HealthReport ready();
+  Json server_info();
+  Metrics::Open open_now() const;
   void models(const Exchange& exchange, const std::string& path);
   void stored_response(Exchange exchange, HttpRequest request);
   void generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
@@ -102,6 +105,8 @@ struct HttpServer::Impl {
   bool stopping = false;                                                        // guarded by mutex
   std::shared_ptr<const ServedModel> model;                                     // guarded by mutex
   std::unordered_map<Generation*, std::shared_ptr<Generation>> generations;     // guarded by mutex
+  std::shared_ptr<const Json> info = std::make_shared<Json>(Json::object());    // guarded by mutex
+  const int64_t started_ns = now_ns();
   std::thread timeouts;
   WorkerPool workers;
   HttpListener listener;

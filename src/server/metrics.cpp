@@ -6,6 +6,8 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include "server/process_metrics.h"
+
 namespace tailrace {
 namespace {
 
@@ -37,6 +39,9 @@ class EngineFamilies {
     gauge("device_memory_bytes", "Device memory claimed.", static_cast<double>(engine_.device_bytes.load()));
     gauge("pinned_memory_bytes", "Pinned host memory claimed.", static_cast<double>(engine_.pinned_bytes.load()));
     collect_kv();
+    family("state_checkpoints", "Checkpoints of recurrent states by state; all 0 where a model has none.",
+           MetricType::Gauge);
+    by_state({}, engine_.checkpoints);
     counter("prompt_tokens", "Prompt tokens of admitted requests.", engine_.prompt_tokens);
     counter("cached_prompt_tokens", "Prompt tokens served from the prefix cache.", engine_.cached_tokens);
     counter("generation_tokens", "Generated tokens.", engine_.generated_tokens);
@@ -83,13 +88,17 @@ class EngineFamilies {
     }
     family("kv_cache_blocks", "KV blocks of a layer group by state.", MetricType::Gauge);
     for (int i = 0; i < groups; ++i) {
-      const auto& group = engine_.kv[i];
-      const std::pair<const char*, int64_t> states[] = {
-          {"free", group.free.load()}, {"cached", group.cached.load()}, {"owned", group.owned.load()}};
-      for (const auto& [state, blocks] : states) {
-        labelled("group", group_name(i), static_cast<double>(blocks));
-        out_.back().metric.back().label.push_back({"state", state});
-      }
+      by_state({{"group", group_name(i)}}, engine_.kv[i]);
+    }
+  }
+
+  void by_state(const std::vector<ClientMetric::Label>& labels, const KvGroupStatus& pool) {
+    const std::pair<const char*, int64_t> states[] = {
+        {"free", pool.free.load()}, {"cached", pool.cached.load()}, {"owned", pool.owned.load()}};
+    for (const auto& [state, count] : states) {
+      auto& label = sample(static_cast<double>(count)).label;
+      label.insert(label.end(), labels.begin(), labels.end());
+      label.push_back({"state", state});
     }
   }
 
@@ -205,8 +214,69 @@ void Metrics::http_answer(int status) { impl_->answers.Add({{"status", std::to_s
 
 const RecentTimes& Metrics::recent_times() const { return impl_->recent; }
 
-std::string Metrics::serialize() const {
+namespace {
+
+MetricFamily single(const std::string& name, const char* help, MetricType type, double value,
+                    std::vector<ClientMetric::Label> labels) {
+  ClientMetric metric;
+  metric.label = std::move(labels);
+  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  return {name, help, type, {std::move(metric)}};
+}
+
+// Of the server and its process. Without keys there is one series whose key is "".
+std::vector<MetricFamily> server_families(const Metrics::Open& open, const std::string& model) {
+  const std::vector<ClientMetric::Label> labels = {{"model_name", model}};
+  const auto count = [](int64_t value) { return static_cast<double>(value); };
+  std::vector<MetricFamily> out = {
+      single("tailrace_http_connections", "Open connections.", MetricType::Gauge, count(open.connections), labels),
+      single("tailrace_http_body_bytes", "Bytes of request bodies, and what is parsed from them, that are held.",
+             MetricType::Gauge, count(open.body_bytes), labels)};
+  MetricFamily keys{"tailrace_key_sequences_running", "Choices that are not answered yet, by the name of the key.",
+                    MetricType::Gauge, {}};
+  for (const auto& [name, running] : open.key_sequences) {
+    ClientMetric metric;
+    metric.label = {{"model_name", model}, {"key", name}};
+    metric.gauge.value = count(running);
+    keys.metric.push_back(std::move(metric));
+  }
+  out.push_back(std::move(keys));
+  const ProcessMetrics process = read_process_metrics();
+  const auto of_process = [&out](const char* name, const char* help, double value) {
+    const bool counted = std::string_view(name).ends_with("_total");
+    out.push_back(single(std::string("process_") + name, help, counted ? MetricType::Counter : MetricType::Gauge, value, {}));
+  };
+  of_process("resident_memory_bytes", "Resident memory.", count(process.resident_bytes));
+  of_process("virtual_memory_bytes", "Address space.", count(process.virtual_bytes));
+  of_process("open_fds", "Open file descriptors.", count(process.open_fds));
+  of_process("cpu_seconds_total", "CPU time of user and system.", process.cpu_seconds);
+  of_process("start_time_seconds", "Unix time of the start.", process.start_time_s);
+  return out;
+}
+
+}  // namespace
+
+Json Metrics::engine_json() const {
+  Json out = Json::object();
+  for (const MetricFamily& family : EngineFamilies(impl_->engine, impl_->model_name).collect()) {
+    Json& entry = out[family.name];
+    for (const ClientMetric& metric : family.metric) {
+      const double value = family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value;
+      std::string labels;
+      for (size_t i = 1; i < metric.label.size(); ++i) {  // 0: the model
+        labels += (i > 1 ? "," : "") + metric.label[i].value;
+      }
+      (labels.empty() ? entry : entry[labels]) = value;
+    }
+    if (entry.is_null()) entry = Json::object();
+  }
+  return out;
+}
+
+std::string Metrics::serialize(const Open& open) const {
   auto families = impl_->registry.Collect();
+  const auto server = server_families(open, impl_->model_name);
+  families.insert(families.end(), server.begin(), server.end());
   auto engine = EngineFamilies(impl_->engine, impl_->model_name).collect();
   families.insert(families.end(), std::make_move_iterator(engine.begin()), std::make_move_iterator(engine.end()));
   return prometheus::TextSerializer().Serialize(families);

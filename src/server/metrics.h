@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/engine_status.h"
+#include "server/json.h"
 #include "server/recent_times.h"
 
 namespace tailrace {
@@ -32,8 +35,15 @@ class Metrics {
   // Of the last minute, as clients saw them; lives as long as this.
   const RecentTimes& recent_times() const;
 
+  // What the server itself has open, as the caller knows it.
+  struct Open {
+    int64_t connections = 0, body_bytes = 0;
+    std::vector<std::pair<std::string, int64_t>> key_sequences;  // choices that are not answered yet, by the key's name
+  };
   // Prometheus text format 0.0.4.
-  std::string serialize() const;
+  std::string serialize(const Open& open) const;
+  // The engine's gauges and counters by name: a number, or an object of numbers where a label tells them apart.
+  Json engine_json() const;
 
  private:
   struct Impl;

@@ -9,7 +9,10 @@ namespace {
 
 constexpr Route kRoutes[] = {
     {"GET", "/health", RouteKind::kProbe},
+    {"GET", "/ready", RouteKind::kProbe},
     {"GET", "/metrics", RouteKind::kProbe},
+    {"GET", "/openapi.json", RouteKind::kOpen},
+    {"GET", "/server_info"},
     {"GET", "/v1/models"},
     {"GET", "/v1/models/{model}"},
     {"POST", "/v1/chat/completions", RouteKind::kGenerates},
