@@ -1,12 +1,10 @@
 // Hostile clients beside honest ones: whatever they do, others are answered, and what they took
 // comes back.
 #include <sys/resource.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "base/heap.h"
 #include "http/server_fixture.h"
+#include "server/process_metrics.h"
 
 namespace tailrace::test {
 namespace {
@@ -23,11 +21,7 @@ bool allow_files(rlim_t count) {
   return setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= count;
 }
 
-int64_t resident_bytes() {
-  int64_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
+int64_t resident_bytes() { return read_process_metrics().resident_bytes; }
 
 // An honest client: a whole answer, streamed and not, and health.
 void expect_served(const ServerFixture& fixture) {
