@@ -103,7 +103,7 @@ TEST(HostileClients, bodies_that_trickle_in_take_no_more_than_they_sent) {
 
 TEST(HostileClients, a_body_of_50_mb_beside_a_stream) {
   FixtureOptions options;
-  options.context_length = 1 << 20;
+  options.context_length = 1 << 16;  // no text of 50 MB fits it, which is known without tokenizing
   options.config.http.max_body_bytes = 64 * kMiB;
   ServerFixture fixture(options);
   fixture.engine.step_us = 500;
@@ -136,27 +136,6 @@ TEST(HostileClients, ten_thousand_brackets) {
       EXPECT_EQ(http_post(fixture.port(), path, "{\"messages\":" + nested).status, 400) << path;
     }
   }
-  expect_served(fixture);
-}
-
-TEST(HostileClients, readers_that_stop_are_cut_off_and_others_are_not) {
-  FixtureOptions options;
-  options.context_length = 1 << 20;
-  options.config.http.max_unsent_bytes = 16 << 10;
-  ServerFixture fixture(options);
-  fixture.engine.step_us = 100;
-  Connections stopped;
-  for (int i = 0; i < 4; ++i) {
-    stopped.push_back(std::make_unique<HttpConnection>(fixture.port()));
-    stopped.back()->set_receive_buffer(4096);
-    stopped.back()->send_request(
-        "POST", "/v1/chat/completions",
-        chat_body("loop", {{"stream", true}, {"logprobs", true}, {"top_logprobs", 20}}).dump());
-  }
-  ASSERT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_started == 4; }));
-  expect_served(fixture);
-  EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_cancelled == 4; }));
-  EXPECT_TRUE(ServerFixture::eventually([&] { return requests_running(fixture) == 0u; }));
   expect_served(fixture);
 }
 

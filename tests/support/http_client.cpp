@@ -121,6 +121,8 @@ HttpReply HttpConnection::read_reply() {
       if (size == 0) break;
     }
     reply.complete = true;
+  } else if (reply.status == 204) {  // never a body
+    reply.complete = true;
   } else if (reply.headers.count("content-length") != 0) {
     const size_t size = std::strtoul(reply.headers["content-length"].c_str(), nullptr, 10);
     while (raw_.size() < size) {
