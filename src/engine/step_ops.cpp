@@ -28,6 +28,7 @@ class Ops {
   void add(const GatedDeltaBlock& b) {
     products("linear attention: q|k|v|z", {&b.qkv, &b.z});
     products("linear attention: b|a", {&b.b, &b.a});
+    if (b.b.format == b.a.format) ops_.back().joins_next = true;
     ops_.push_back({"linear attention: state", Kind::kState,
                     2 * rows_ * static_cast<double>(model_.states.bytes()) / model_.states.num_layers});
     products("linear attention: out", {&b.out});

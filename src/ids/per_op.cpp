@@ -39,14 +39,18 @@ std::vector<Launch> main_graph(std::vector<KernelRun> runs) {
   return launches;
 }
 
-// The op of each kernel, or -1. Whether every op got one.
-bool match(const Launch& launch, const std::vector<StepOp>& ops, std::vector<int>& op_of) {
+// The op of each kernel, or -1. Whether every op got one, or joined the next.
+bool match(const Launch& launch, std::vector<StepOp>& ops, std::vector<int>& op_of) {
   size_t next = 0;
   bool matched = true;
   op_of.assign(launch.size(), -1);
   for (size_t i = 0; i < launch.size(); ++i) {
     const auto kind = kind_of(launch[i].name);
     if (!kind) continue;
+    while (next + 1 < ops.size() && ops[next].kind != *kind && ops[next].joins_next) {
+      ops[next + 1].bytes += ops[next].bytes;
+      ++next;
+    }
     if (next < ops.size() && ops[next].kind == *kind) {
       op_of[i] = static_cast<int>(next++);
     } else {
@@ -58,7 +62,7 @@ bool match(const Launch& launch, const std::vector<StepOp>& ops, std::vector<int
 
 }  // namespace
 
-PerOp per_op(std::vector<KernelRun> runs, const std::vector<StepOp>& ops) {
+PerOp per_op(std::vector<KernelRun> runs, std::vector<StepOp> ops) {
   PerOp out;
   const std::vector<Launch> launches = main_graph(std::move(runs));
   if (launches.size() < 3) return out;
@@ -81,12 +85,14 @@ PerOp per_op(std::vector<KernelRun> runs, const std::vector<StepOp>& ops) {
   for (size_t n = 1; n + 1 < launches.size(); ++n) {
     const Launch& launch = launches[n];
     if (launch.size() != line_of.size()) continue;
-    std::vector<size_t> by_end(launch.size());
-    for (size_t i = 0; i < by_end.size(); ++i) by_end[i] = i;
-    std::stable_sort(by_end.begin(), by_end.end(), [&](size_t a, size_t b) { return launch[a].end_ns < launch[b].end_ns; });
+    std::vector<size_t> by_begin(launch.size());
+    for (size_t i = 0; i < by_begin.size(); ++i) by_begin[i] = i;
+    std::stable_sort(by_begin.begin(), by_begin.end(),
+                     [&](size_t a, size_t b) { return launch[a].begin_ns < launch[b].begin_ns; });
     const int64_t step_began = ends(launches[n - 1]);
     int64_t done = step_began;
-    for (const size_t i : by_end) {
+    for (const size_t i : by_begin) {
+      if (launch[i].end_ns <= done) continue;  // beside another
       OpTime& op = out.ops[line_of[i]];
       op.us += static_cast<double>(launch[i].end_ns - done) / 1e3;
       op.gap_us += static_cast<double>(std::max<int64_t>(0, launch[i].begin_ns - done)) / 1e3;

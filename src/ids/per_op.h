@@ -12,8 +12,8 @@ namespace tailrace {
 struct OpTime {
   std::string label;   // a StepOp's, or the name of a kernel that is part of none
   double count = 0;    // kernels of a step
-  double us = 0;       // of a step: from the end of the kernel that ended before to its own end
-  double gap_us = 0;   // of that, until it began
+  double us = 0;       // of a step: what it took longer than the kernels that began before it
+  double gap_us = 0;   // of that, until it began, while nothing ran
   double bytes = 0;    // of a step
 };
 
@@ -26,7 +26,7 @@ struct PerOp {
 
 // Of the captured graph that most of `runs` are of: every launch of it but the first and the last. No steps where there are fewer
 // than three.
-PerOp per_op(std::vector<KernelRun> runs, const std::vector<StepOp>& ops);
+PerOp per_op(std::vector<KernelRun> runs, std::vector<StepOp> ops);
 
 // A table: us, gaps, bytes, GB/s and, where `ceiling_gbs` is known, its share.
 void print_per_op(const PerOp& per_op, double ceiling_gbs);

@@ -52,6 +52,30 @@ TEST(PerOp, kernels_that_are_not_the_models_stand_under_their_names) {
   EXPECT_DOUBLE_EQ(out.ops[1].bytes, 0);
 }
 
+TEST(PerOp, an_op_that_joins_the_next_brings_its_bytes_along) {
+  const PerOp out = per_op(runs_of_three_steps(), {{"in", Kind::kProduct, 3000},
+                                                   {"small", Kind::kProduct, 20, true},
+                                                   {"attention", Kind::kAttention, 500},
+                                                   {"out", Kind::kProduct, 100}});
+  EXPECT_TRUE(out.matched);
+  ASSERT_EQ(out.ops.size(), 4u);
+  EXPECT_DOUBLE_EQ(out.ops[2].bytes, 520);
+}
+
+TEST(PerOp, what_ran_beside_a_longer_kernel_took_no_time) {
+  std::vector<KernelRun> runs = runs_of_three_steps();
+  for (int step = 0; step < 3; ++step) {
+    const int64_t at = 1000 + step * 20'000;
+    runs.push_back({.name = "norm_kernel", .begin_ns = at + 6'500, .end_ns = at + 9'500,
+                    .launch = 10 + static_cast<uint64_t>(step), .node = 35, .graph = 2});
+  }
+  const PerOp out = per_op(runs, {});
+  for (const OpTime& op : out.ops) {
+    if (op.label == "norm_kernel") EXPECT_DOUBLE_EQ(op.us + op.gap_us, 0);
+    if (op.label == "decode_kernel") EXPECT_DOUBLE_EQ(op.us, 5);
+  }
+}
+
 TEST(PerOp, too_few_steps) {
   std::vector<KernelRun> runs = runs_of_three_steps();
   std::erase_if(runs, [](const KernelRun& run) { return run.launch == 12; });
