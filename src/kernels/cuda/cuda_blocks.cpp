@@ -368,33 +368,23 @@ void CudaBlocks::run(const MlpBlock& b, const StepShape& step, size_t index, cud
   residual(b.down, b.post_norm, scratch_->gated, order, step, index, stream, b.out_scale);
 }
 
-bool CudaBlocks::brief(const DenseBranch& dense, const StepShape& step) {
-  constexpr double kMostBytes = 8 << 20;
-  double bytes = 0;
-  for (const Weight* w : {&dense.gate, &dense.up, &dense.down})
-    bytes += static_cast<double>(w->rows) * static_cast<double>(stored_row_bytes(w->format, w->cols));
-  return step.num_tokens <= kMaxLinearTokens && bytes <= kMostBytes;
-}
-
 void CudaBlocks::run(const MoeBlock& b, const StepShape& step, size_t index, cudaStream_t stream) {
   const NextNorm next = next_norm(index, step);
   const int stride =
       step.num_tokens <= kMaxLinearTokens ? kMaxLinearTokens : step.num_tokens;  // as projections read them
   const StepRows rows = rows_of(step);
-  const bool dense = b.dense.present(), beside = dense && !brief(b.dense, step);
-  if (beside) {
+  if (b.dense.present()) {
     fork(stream);
     run_dense(b, step, side_);
   }
   experts_.route(b, rows, prepared_, stream);
-  if (dense && !beside) run_dense(b, step, stream);
   experts_.multiply(b, rows, stream);
-  if (beside) join(stream);
+  if (b.dense.present()) join(stream);
   num_squares_ = experts_.finish(b, rows, next, stride, stream);
   prepared_ = next.next != nullptr, prepared_order_ = XOrder::kBf16;
 }
 
-// In its own memory, as it may run beside routing and experts: scratch_->normed is read where the residual before prepared it.
+// In its own memory, beside routing and experts: scratch_->normed is read where the residual before prepared it.
 void CudaBlocks::run_dense(const MoeBlock& b, const StepShape& step, cudaStream_t stream) {
   const DenseBranch& dense = b.dense;
   const bool own_norm = dense.norm.weight != nullptr;

@@ -85,9 +85,6 @@ class CudaBlocks {
                         __nv_bfloat16* normed, const StepShape& step, cudaStream_t stream);
   // Whether the recurrent kernel of the step makes b and a itself, from what the residual before prepared.
   bool makes_gates(const GatedDeltaBlock& block, const StepShape& step) const;
-  // Whether the branch of so few tokens takes less time than a fork and a join, which also keep the kernels around them
-  // from overlapping; its weights then come while the router chooses.
-  static bool brief(const DenseBranch& dense, const StepShape& step);
   // The branch beside a mixture's experts, to scratch_->experts.dense.
   void run_dense(const MoeBlock& block, const StepShape& step, cudaStream_t stream);
   // The norm in front of the block after `index`, which the residual before it prepares where that block's projection
