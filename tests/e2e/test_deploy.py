@@ -21,7 +21,7 @@ def expressions() -> list[str]:
 
 def names_in(expression: str) -> set[str]:
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)|, \w+\)", " ", expression)
-    return set(re.findall(r"[a-z_]{4,}", bare)) - FUNCTIONS
+    return set(re.findall(r"[a-z_][a-z0-9_]{3,}", bare)) - FUNCTIONS
 
 
 def test_every_metric_of_the_dashboard_exists(server):

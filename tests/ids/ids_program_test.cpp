@@ -142,7 +142,7 @@ TEST(IdsProgram, a_trace_is_valid_and_its_lanes_are_in_order) {
     if (lane.first == 2) steps[event.at("name")]++;
   }
   EXPECT_EQ(lane_names, (std::map<std::pair<int, int>, std::string>{
-                            {{1, 1}, "plan"}, {{1, 2}, "launch"}, {{1, 3}, "process"}, {{2, 1}, "steps"}}));
+                            {{1, 1}, "plan"}, {{1, 2}, "launch"}, {{1, 3}, "process"}, {{2, 1}, "steps"}, {{2, 2}, "idle"}}));
   EXPECT_GT(steps["decode"], 0);
   EXPECT_GT(steps["extend"], 0);
   EXPECT_GT(trace.at("traceEvents").size(), 4 * 30u);
