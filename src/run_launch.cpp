@@ -51,7 +51,10 @@ Expected<AgentTarget> find_target(const LaunchConfig& config) {
 }
 
 Expected<std::string> read_file(const std::string& path) {
-  if (!std::filesystem::exists(path)) return std::string();
+  std::error_code error;  // a loop of links, say
+  const bool there = std::filesystem::exists(path, error);
+  if (error) return fail(StatusCode::kInvalidArgument, "cannot reach " + path + ": " + error.message());
+  if (!there) return std::string();
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   if (!in || !(text << in.rdbuf())) {

@@ -160,6 +160,7 @@ Expected<std::string> replace_file(const std::string& path, std::string_view tex
   namespace fs = std::filesystem;
   std::error_code error;
   const bool there = fs::exists(path, error);
+  if (std::error_code none; !there && fs::is_symlink(path, none)) return fail(wrong(path + " is a link to nothing"));
   fs::path real = there ? fs::canonical(path, error) : fs::path(path);
   if (error) return fail(wrong("cannot reach " + path + ": " + error.message()));
   mode_t mode = S_IRUSR | S_IWUSR;  // it may hold a key

@@ -176,9 +176,7 @@ Json* last_of(Json& messages, const char* role) {
 }
 
 void add_text(Json& message, const std::string& text, const char* between) {
-  auto joined = message["content"].get<std::string>();
-  join(joined, text, between);
-  message["content"] = std::move(joined);
+  join(message["content"].get_ref<std::string&>(), text, between);  // in place: turns may be many
 }
 
 void add_user_turn(Turn turn, Json& messages) {
@@ -196,8 +194,11 @@ void add_assistant_turn(Turn turn, Json& messages) {
     last = &messages.back();
   }
   add_text(*last, turn.text, "");
-  if (!turn.reasoning.empty())
-    (*last)["reasoning_content"] = last->value("reasoning_content", "") + turn.reasoning;
+  if (!turn.reasoning.empty()) {
+    Json& reasoning = (*last)["reasoning_content"];
+    if (reasoning.is_null()) reasoning = "";
+    reasoning.get_ref<std::string&>() += turn.reasoning;
+  }
   for (Json& call : turn.calls) (*last)["tool_calls"].push_back(std::move(call));
 }
 
@@ -251,6 +252,7 @@ ApiExpected<Json> messages_from_anthropic(const Json* system, const Json& messag
     *role == "user" ? add_user_turn(std::move(*turn), out)
                     : add_assistant_turn(std::move(*turn), out);
   }
+  if (out.empty()) return fault("messages", "hold nothing that the model could read");
   return out;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 namespace tailrace {
@@ -48,6 +47,8 @@ Status read_line(const std::string& line, ApiKey& key) {
   const size_t colon = first.find(':');
   if (colon != std::string::npos) key.name = first.substr(0, colon);
   key.secret = colon == std::string::npos ? first : first.substr(colon + 1);
+  const auto printable = [](char c) { return c > ' ' && c <= '~'; };  // it stands in logs and metrics
+  if (!std::all_of(key.name.begin(), key.name.end(), printable)) return invalid("a name is printable ASCII");
   if (key.name.empty() || key.secret.empty())
     return invalid("a line is KEY or NAME:KEY, neither part empty");
   while (words >> word) {
@@ -103,16 +104,16 @@ Status ApiKeys::reload() {
   }
   if (const std::string& path = options_.api_key_file; !path.empty()) {
     std::ifstream file(path, std::ios::binary);
-    const std::string text(std::istreambuf_iterator<char>(file), {});
-    if (!file) return invalid("--api-key-file " + path + " cannot be read");
-    auto keys = parse_key_file(text, path);
+    std::ostringstream text;  // not through iterators, which throw at a directory
+    if (!file || !(text << file.rdbuf())) return invalid("--api-key-file " + path + " cannot be read, or is empty");
+    auto keys = parse_key_file(text.str(), path);
     if (!keys) return keys.error();
     for (ApiKey& key : *keys) {
       if (Status status = add_key(read, std::move(key)); !status.ok())
         return invalid("--api-key-file " + path + ": " + status.message());
     }
   }
-  const auto before = keys_ ? keys() : nullptr;
+  const auto before = keys();
   auto now = std::make_shared<Keys>();
   for (ApiKey& key : read) {
     if (key.max_running == 0) key.max_running = options_.max_running_per_key;

@@ -53,7 +53,7 @@ TEST(ApiKeys, lines_of_a_file) {
 
 TEST(ApiKeys, faults_of_a_file_name_the_line_and_not_the_key) {
   for (const char* text : {"a:secret\n:secret2", "x\na:", "x\ny max=3", "x\ny max_running=0",
-                           "x\ny max_running=1x", "a:x\na:y", "a:secret\nb:secret"}) {
+                           "x\ny max_running=1x", "a:x\na:y", "a:secret\nb:secret", "x\n\xff:secret"}) {
     const auto keys = parse_key_file(text, "f");
     ASSERT_FALSE(keys) << text;
     EXPECT_NE(keys.error().message().find("--api-key-file f, line 2"), std::string::npos)
@@ -69,6 +69,9 @@ TEST(ApiKeys, a_reload_keeps_what_a_key_owns_and_a_broken_file_changes_nothing) 
   options.max_running_per_key = 2;
   const auto write = [&](const char* text) { std::ofstream(options.api_key_file) << text; };
   EXPECT_FALSE(ApiKeys::load(options));  // no such file
+  HttpOptions folder = options;
+  folder.api_key_file = testing::TempDir();
+  EXPECT_FALSE(ApiKeys::load(folder));
   write("alice:a\nbob:b\n");
   const auto keys = std::move(ApiKeys::load(options).value());
   const auto before = keys->find("Bearer a", "");

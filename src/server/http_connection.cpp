@@ -206,6 +206,12 @@ std::optional<HttpResponse> HttpConnection::take_head(const Parser& parser, Http
     return to_response({400, "the request target is a URI without a host", "", "bad_request"});
   }
   path_ = out.path;
+  // A body whose end this server would not see could be read as the next request (RFC 9112, 6.1).
+  const std::string_view transfer = head[http::field::transfer_encoding];
+  if (head.count(http::field::transfer_encoding) > 1 || (!transfer.empty() && !boost::beast::iequals(transfer, "chunked"))) {
+    keep_alive_ = false;
+    return to_response({501, "of transfer encodings only chunked is taken", "", "unsupported_encoding"});
+  }
   if (says_its_host(head)) return std::nullopt;
   return to_response({400, "a request of HTTP/1.1 has one Host header", "", "bad_request"});
 }

@@ -69,7 +69,9 @@ ApiExpected<Json> messages_of(const ResponsesRequest& request, const StoredRespo
     }
   }
   if (auto error = conversation.add_items(items, "input")) return api_fail(std::move(*error));
-  return conversation.take_messages();
+  Json messages = conversation.take_messages();
+  if (messages.empty()) return bad_field("input", "input holds nothing that the model could read");
+  return messages;
 }
 
 // The response before its first item.
@@ -123,8 +125,11 @@ ApiExpected<HttpResponse> list_items(const StoredResponse& stored, std::string_v
   if (!order.empty() && order != "asc" && order != "desc") return bad_field("order", "order must be asc or desc");
   std::vector<Json> items;
   for (size_t i = 0; i + 1 < stored.turns.size(); ++i) {
-    auto turn = parse_json(*stored.turns[i]);
-    CHECK(turn && turn->is_array());  // written by this server
+    // What a client sent and this server labelled: it may hold more values than a request's body may.
+    JsonLimits limits;
+    limits.max_values *= 4;
+    auto turn = parse_json(*stored.turns[i], limits);
+    if (!turn || !turn->is_array()) return api_fail({500, "the stored input cannot be read again", "", "internal_error"});
     std::move(turn->begin(), turn->end(), std::back_inserter(items));
   }
   if (order != "asc") std::reverse(items.begin(), items.end());

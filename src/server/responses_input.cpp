@@ -179,8 +179,11 @@ std::optional<ApiError> ResponsesConversation::add_reasoning(const Json& item, c
   if (text->empty()) return std::nullopt;
   Json& message =
       assistant(assistant_.is_object() && (assistant_["content"] != "" || assistant_.contains("tool_calls")));
-  const std::string before = message.value("reasoning_content", "");
-  message["reasoning_content"] = before + (before.empty() ? "" : "\n\n") + *text;
+  Json& reasoning = message["reasoning_content"];
+  if (reasoning.is_null()) reasoning = "";
+  auto& joined = reasoning.get_ref<std::string&>();  // in place: items may be many
+  if (!joined.empty()) joined += "\n\n";
+  joined += *text;
   return std::nullopt;
 }
 
@@ -203,7 +206,7 @@ Json ResponsesConversation::take_messages() {
       out.push_back(std::move(message));
       continue;
     }
-    out[0]["content"] = out[0]["content"].get<std::string>() + "\n\n" + message["content"].get<std::string>();
+    out[0]["content"].get_ref<std::string&>() += "\n\n" + message["content"].get_ref<const std::string&>();
   }
   return out;
 }

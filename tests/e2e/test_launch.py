@@ -78,6 +78,16 @@ def test_a_file_that_cannot_be_read_is_left_alone(server, launch, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_links_to_nothing_and_loops_are_refused_and_left(server, launch, tmp_path):
+    path = tmp_path / "settings.json"
+    for target in (tmp_path / "nothing", path):
+        path.symlink_to(target)
+        code, _, notes = launch("claude", "--port", str(server.port), "--write", "--file", str(path))
+        assert code == 2 and str(path) in notes
+        assert path.is_symlink() and list(tmp_path.iterdir()) == [path]
+        path.unlink()
+
+
 def test_without_a_server_the_model_has_to_be_named(launch):
     port = str(free_port())
     code, _, notes = launch("codex", "--port", port)

@@ -101,6 +101,20 @@ TEST(Access, a_request_without_host_or_with_two_is_400) {
   EXPECT_EQ(status_of("GET /health HTTP/1.0\r\n\r\n"), 200);
 }
 
+// A body whose end is not seen would be read as the next request.
+TEST(Access, transfer_encodings_other_than_chunked_end_the_connection) {
+  ServerFixture fixture;
+  for (const char* fields : {"Transfer-Encoding: identity", "Transfer-Encoding: gzip", "Transfer-Encoding: xchunked",
+                             "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked"}) {
+    HttpConnection connection(fixture.port());
+    connection.send_raw(std::string("GET /health HTTP/1.1\r\nHost: a\r\n") + fields +
+                        "\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+    const auto reply = connection.read_reply();
+    EXPECT_GE(reply.status, 400) << fields;
+    EXPECT_TRUE(connection.wait_closed()) << fields;
+  }
+}
+
 TEST(Access, head_says_what_get_would) {
   ServerFixture fixture;
   for (const char* path : {"/health", "/metrics", "/v1/models", "/v1/models/m", "/v1/models/other",

@@ -371,6 +371,14 @@ TEST(Messages, an_error_in_a_stream_is_an_event) {
   EXPECT_EQ(answer.error["error"]["type"], "api_error");
 }
 
+TEST(Messages, a_conversation_without_a_word_is_refused) {
+  ServerFixture fixture(agent_options());
+  const Json body = {{"model", "m"}, {"max_tokens", 2}, {"messages", Json::parse(R"([{"role":"system","content":""}])")}};
+  EXPECT_EQ(refused(fixture, body)["type"], "invalid_request_error");
+  const Json counted = {{"model", "m"}, {"messages", body["messages"]}};
+  EXPECT_EQ(refused(fixture, counted, 400, "/v1/messages/count_tokens")["type"], "invalid_request_error");
+}
+
 TEST(Messages, a_body_that_is_too_large_is_refused_in_the_dialects_form) {
   FixtureOptions options;
   options.config.http.max_body_bytes = 1000;

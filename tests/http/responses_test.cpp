@@ -262,6 +262,7 @@ TEST(Responses, items_that_cannot_be_read_are_refused_by_path) {
       refused(fixture,
               {{"input", Json::parse(R"([{"role":"user","content":"think"},{"type":"item_reference","id":"x"}])")}}),
       "input[1].type");
+  EXPECT_EQ(refused(fixture, {{"input", Json::parse(R"([{"type":"reasoning"}])")}}), "input");
 }
 
 }  // namespace
