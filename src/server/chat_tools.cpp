@@ -77,19 +77,6 @@ void read_named_choice(FieldReader& fields, const Json& choice, ToolParams& out)
   if (!inner.ok()) fields.adopt(*inner.error());
 }
 
-void read_tool_choice(FieldReader& fields, ToolParams& out) {
-  const Json* choice = fields.get("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") {
-    out.offered = Json::array();
-    out.strict.clear();
-    return;
-  }
-  out.required = *choice == "required" || choice->is_object();
-  if (!out.required) return fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
-  if (out.offered.empty()) return fields.set_error("tool_choice", "asks for a call, but no tools are offered");
-  if (choice->is_object()) read_named_choice(fields, *choice, out);
-}
 
 size_t count_values(const Json& json) {
   size_t count = 1;
@@ -184,13 +171,32 @@ ApiExpected<Json> make_call(FieldReader& fields, const std::string& id, const st
   return Json{{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", std::move(parsed)}}}};
 }
 
+const Json* read_tool_choice(FieldReader& fields, ToolParams& out) {
+  const Json* choice = fields.get("tool_choice");
+  if (choice == nullptr || *choice == "auto") return nullptr;
+  if (*choice == "none") {
+    out.offered = Json::array();
+    out.strict.clear();
+    return nullptr;
+  }
+  out.required = *choice == "required" || choice->is_object();
+  if (!out.required) {
+    fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
+  } else if (out.offered.empty()) {
+    fields.set_error("tool_choice", "asks for a call, but no tools are offered");
+  } else if (choice->is_object()) {
+    return choice;
+  }
+  return nullptr;
+}
+
 void read_tools(FieldReader& fields, ToolParams& out) {
   if (const Json* tools = fields.get("tools")) {
     auto checked = check_tools(*tools, out.strict);
     if (!checked) return fields.adopt(std::move(checked.error()));
     out.offered = std::move(*checked);
   }
-  read_tool_choice(fields, out);
+  if (const Json* choice = read_tool_choice(fields, out); choice != nullptr) read_named_choice(fields, *choice, out);
   fields.read("parallel_tool_calls", out.parallel_calls);
 }
 

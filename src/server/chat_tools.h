@@ -40,6 +40,8 @@ void read_tools(FieldReader& fields, ToolParams& out);
 // has been read. Adds to the names seen, and to those that are strict.
 ApiExpected<Json> check_function(const Json& function, const std::string& path, std::set<std::string>& names,
                                  std::set<std::string>& strict_names, bool typed = false);
+// Reads tool_choice but for an object that names a function, which it returns for the dialect to read; else null.
+const Json* read_tool_choice(FieldReader& fields, ToolParams& out);
 // The name of the function that must be called, one of out.offered.
 void read_forced_name(FieldReader& fields, ToolParams& out);
 

@@ -153,18 +153,9 @@ void read_functions(FieldReader& fields, ToolParams& out) {
   }
 }
 
-void read_tool_choice(FieldReader& fields, ToolParams& out) {
-  const Json* choice = fields.get("tool_choice");
-  if (choice == nullptr || *choice == "auto") return;
-  if (*choice == "none") {
-    out.offered = Json::array();
-    out.strict.clear();
-    return;
-  }
-  out.required = *choice == "required" || choice->is_object();
-  if (!out.required) return fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
-  if (out.offered.empty()) return fields.set_error("tool_choice", "asks for a call, but no tools are offered");
-  if (!choice->is_object()) return;
+void read_choice(FieldReader& fields, ToolParams& out) {
+  const Json* choice = read_tool_choice(fields, out);
+  if (choice == nullptr) return;
   FieldReader named(*choice, "tool_choice.");
   std::string type;
   named.read("type", type, 64);
@@ -236,7 +227,7 @@ ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, con
   read_text(fields, out);
   read_functions(fields, out.chat.tools);
   repeat(out, fields, "tools", Json::array());
-  read_tool_choice(fields, out.chat.tools);
+  read_choice(fields, out.chat.tools);
   repeat(out, fields, "tool_choice", "auto");
   fields.read("parallel_tool_calls", out.chat.tools.parallel_calls);
   std::optional<int64_t> max_tool_calls;  // of tools that the server itself would run: there are none
