@@ -1,20 +1,8 @@
 """What the official Anthropic client says and gets: whole, streamed, tools in two turns, an error. See docs/clients.md."""
 
-import json
-import pathlib
-import tempfile
-
 import anthropic
-from conftest import Server
-from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
+from examples import scripted_server, show
 from test_anthropic import SCRIPTS, TOOLS
-
-
-def show(title, *lines):
-    print(f"# {title}")
-    for line in lines:
-        print(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False))
-    print()
 
 
 def blocks(message):
@@ -53,14 +41,8 @@ def converse(client):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder)
-        write_checkpoint(path / "model", SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
-        server = Server("--random-seed", "1", log_path=path / "log", model=path / "model")
-        try:
-            converse(anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0))
-        finally:
-            server.stop()
+    with scripted_server(SCRIPTS) as server:
+        converse(anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0))
 
 
 if __name__ == "__main__":

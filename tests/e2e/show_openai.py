@@ -1,20 +1,8 @@
 """What the official OpenAI client says and gets: chats, completions and responses. See docs/clients.md."""
 
-import json
-import pathlib
-import tempfile
-
 import openai
-from conftest import Server
-from scripted import PLAIN_TAGS, QWEN_TEMPLATE, write_checkpoint
+from examples import scripted_server, show
 from test_tools import SCRIPTS, TOOLS
-
-
-def show(title, *lines):
-    print(f"# {title}")
-    for line in lines:
-        print(line if isinstance(line, str) else json.dumps(line, ensure_ascii=False))
-    print()
 
 
 def chats(client):
@@ -58,15 +46,9 @@ def responses(client):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder)
-        write_checkpoint(path / "model", SCRIPTS, QWEN_TEMPLATE, PLAIN_TAGS)
-        server = Server("--random-seed", "1", log_path=path / "log", model=path / "model")
-        try:
-            chats(server.client())
-            responses(server.client())
-        finally:
-            server.stop()
+    with scripted_server(SCRIPTS) as server:
+        chats(server.client())
+        responses(server.client())
 
 
 if __name__ == "__main__":
