@@ -72,11 +72,9 @@ class CudaBackend : public Backend {
       device_.upload(dst, tensor.data, stored);
       return {};
     }
-    // Kept from one matrix to the next: a fresh buffer's page faults last as long as packing. Zeros all the same: what
-    // pads a row, its scales above all, is multiplied by zeros and must be numbers.
+    // Kept from one matrix to the next: a fresh buffer's page faults last as long as packing.
     static thread_local std::vector<std::byte> packed;
     if (packed.size() < *bytes) packed.resize(*bytes);
-    std::fill_n(packed.data(), *bytes, std::byte{0});
     const Status status = expert ? pack_expert(tensor, packed.data()) : cuda::pack(tensor, packed.data());
     if (status.ok()) device_.upload(dst, packed.data(), *bytes);
     if (packed.size() > kMostKeptBytes) packed = {};

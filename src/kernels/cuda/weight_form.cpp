@@ -204,9 +204,8 @@ Status pack(const TensorView& tensor, std::byte* out) {
     return {StatusCode::kDataLoss, tensor.name + ": size does not match its shape"};
   }
   const int64_t value_bytes = *form == WeightForm::kInt4 ? 16 : 32, scale_bytes = *form == WeightForm::kInt4 ? 4 : 8;
-  const int64_t values_end = rows * value_row_bytes(*form, cols), scales_begin = scales_offset(*form, rows, cols);
-  std::memset(out + values_end, 0, static_cast<size_t>(scales_begin - values_end));
-  std::byte* scales = out + scales_begin;
+  std::byte* scales = out + scales_offset(*form, rows, cols);
+  std::memset(out, 0, static_cast<size_t>(scales - out + rows * scale_row_bytes(*form, cols)));
   for (int64_t row = 0; row < rows; ++row) {
     const std::byte* from = tensor.data + static_cast<size_t>(row) * stored;
     int64_t to = row;

@@ -70,7 +70,7 @@ Expected<size_t> packed_bytes(const TensorView& tensor);
 inline bool lies_as_stored(const TensorView& tensor) {
   return format_traits(tensor.format).block_elems == 1 && !tensor.rope_interleaved;
 }
-// Packs into host memory of packed_bytes. Rows ordered for pairwise RoPE go back to NeoX order.
+// Packs into host memory of packed_bytes, all of which is written: what pads rows and scales is zeros. Rows ordered for pairwise RoPE go back to NeoX order.
 Status pack(const TensorView& tensor, std::byte* out);
 
 }  // namespace tailrace::cuda

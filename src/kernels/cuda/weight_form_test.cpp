@@ -117,6 +117,10 @@ void expect_packed(const Case& c, int64_t rows, int64_t cols, int64_t head_dim, 
   std::vector<std::byte> packed(*bytes + 64, std::byte{0xa5});
   ASSERT_TRUE(pack(view, packed.data()).ok());
   for (size_t i = *bytes; i < packed.size(); ++i) ASSERT_EQ(packed[i], std::byte{0xa5}) << "written past the end";
+  std::vector<std::byte> again(packed.size(), std::byte{0x5a});
+  ASSERT_TRUE(pack(view, again.data()).ok());
+  ASSERT_TRUE(std::equal(packed.begin(), packed.begin() + static_cast<int64_t>(*bytes), again.begin()))
+      << "what pads rows and scales is what the memory held before";
 
   std::vector<float> expected(cols);
   for (int64_t row = 0; row < rows; ++row) {
