@@ -14,7 +14,5 @@ struct LoadReport {
 
 // "13.76 GB in 7.9 s, 1.74 GB/s, at most 1.2 GB resident"; "" where nothing was read.
 std::string format_load(const LoadReport& report);
-// Memory of this process that is resident now; 0 where the system does not say.
-size_t resident_bytes();
 
 }  // namespace tailrace

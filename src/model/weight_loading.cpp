@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/process_memory.h"
 #include "model/dummy_values.h"
 #include "model/weight_loader.h"
 #include "weights/dequantize.h"
@@ -186,7 +187,7 @@ Status WeightLoader::load(int threads, const std::function<void(size_t, size_t)>
       }
       done += jobs_[i].bytes;
       if (!reports) continue;
-      report_.peak_resident = std::max(report_.peak_resident, resident_bytes());
+      report_.peak_resident = std::max(report_.peak_resident, static_cast<size_t>(read_process_memory().resident_bytes));
       if (progress) progress(done, total);
     }
   };

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/process_memory.h"
+
 namespace tailrace {
 namespace {
 
@@ -39,11 +41,8 @@ ProcessMetrics read_process_metrics() {
   static const double started_s = start_time();
   ProcessMetrics out;
   out.start_time_s = started_s;
-  int64_t total = 0, resident = 0;
-  if (std::ifstream("/proc/self/statm") >> total >> resident) {
-    out.virtual_bytes = total * sysconf(_SC_PAGESIZE);
-    out.resident_bytes = resident * sysconf(_SC_PAGESIZE);
-  }
+  const ProcessMemory memory = read_process_memory();
+  out.virtual_bytes = memory.virtual_bytes, out.resident_bytes = memory.resident_bytes;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   out.cpu_seconds = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);

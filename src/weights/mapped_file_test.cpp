@@ -9,6 +9,8 @@
 #include <fstream>
 #include <vector>
 
+#include "base/process_memory.h"
+
 namespace tailrace {
 namespace {
 
@@ -44,12 +46,7 @@ TEST_F(MappedFileTest, maps_and_reads) {
 }
 
 // Pages of this process that are in memory.
-int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  statm >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
+int64_t resident_bytes() { return read_process_memory().resident_bytes; }
 
 TEST_F(MappedFileTest, what_is_read_does_not_make_the_mapping_resident) {
   constexpr int64_t kLarge = 64 << 20;

@@ -3,8 +3,8 @@
 #include <sys/resource.h>
 
 #include "base/heap.h"
+#include "base/process_memory.h"
 #include "http/server_fixture.h"
-#include "server/process_metrics.h"
 
 namespace tailrace::test {
 namespace {
@@ -21,7 +21,7 @@ bool allow_files(rlim_t count) {
   return setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= count;
 }
 
-int64_t resident_bytes() { return read_process_metrics().resident_bytes; }
+int64_t resident_bytes() { return read_process_memory().resident_bytes; }
 
 // An honest client: a whole answer, streamed and not, and health.
 void expect_served(const ServerFixture& fixture) {

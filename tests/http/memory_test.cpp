@@ -1,9 +1,6 @@
 // MEM-1's rule for the HTTP surface: what hostile bodies make the server allocate is bounded, and given back.
-#include <unistd.h>
-
-#include <fstream>
-
 #include "base/heap.h"
+#include "base/process_memory.h"
 #include "http/server_fixture.h"
 
 namespace tailrace::test {
@@ -11,11 +8,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-int64_t resident_bytes() {
-  int64_t total = 0, resident = 0;
-  std::ifstream("/proc/self/statm") >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
+int64_t resident_bytes() { return read_process_memory().resident_bytes; }
 
 std::string many(const std::string& before, const std::string& unit, int count, const std::string& after) {
   std::string body = before;
