@@ -26,6 +26,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr int kWriteStallSeconds = 60;            // a response's reader that takes nothing for this long is gone
 constexpr size_t kLingerBytes = size_t{1} << 28;  // of a refused body are read and dropped, so that the client sees why
 constexpr int kLingerSeconds = 2;
+constexpr auto kCancelAgain = std::chrono::milliseconds(100);
 constexpr int kReservedSeconds = 2;               // a reserved connection's request is here at once, or others want its place
 
 // "user@host:80" and "[::1]:80" have one, "", ":80" and "user@" do not.
@@ -86,6 +87,7 @@ void HttpConnection::enlist() {
 }
 
 HttpConnection::~HttpConnection() {
+  set_busy(false);
   std::lock_guard lock(shared_->mutex);
   shared_->connections.erase(this);
   (reserved_ ? shared_->open_reserved : shared_->open).fetch_sub(1);
@@ -119,7 +121,7 @@ void HttpConnection::close_now() {
 
 void HttpConnection::close(bool only_idle) {
   asio::post(executor(), [self = shared_from_this(), only_idle] {
-    if (only_idle && !self->idle_) return;
+    if (only_idle && self->busy_) return;
     if (self->answer_) self->answer_->client_left();
     error_code ignored;
     self->socket_.close(ignored);
@@ -142,28 +144,41 @@ void HttpConnection::set_socket_options() {
 int HttpConnection::patience(int seconds) const { return reserved_ ? std::min(kReservedSeconds, seconds) : seconds; }
 
 void HttpConnection::arm(int seconds) {
+  timed_out_ = false;
   deadline_.expires_after(std::chrono::seconds(seconds));
+  await_deadline();
+}
+
+void HttpConnection::await_deadline() {
   deadline_.async_wait([weak = weak_from_this()](error_code error) {
     auto self = weak.lock();
     if (error || !self || self->deadline_.expiry() > std::chrono::steady_clock::now()) return;
     self->timed_out_ = true;
     error_code ignored;
     self->socket_.cancel(ignored);
+    // What completed a moment ago is not cancelled, and its coroutine may wait for more of the same: until it says that it does not.
+    self->deadline_.expires_after(kCancelAgain);
+    self->await_deadline();
   });
-  timed_out_ = false;
+}
+
+void HttpConnection::set_busy(bool busy) {
+  if (busy_ == busy) return;
+  busy_ = busy;
+  shared_->busy.fetch_add(busy ? 1 : -1);
 }
 
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpRequest& out, bool first) {
   const HttpOptions& options = shared_->options;
   const int header_timeout_s = patience(options.header_timeout_s);
   if (buffer_.size() == 0) {
-    idle_ = true;
+    set_busy(false);
     if (shared_->draining && !first) co_return ReadResult::kClosed;
     arm(first ? header_timeout_s : options.keep_alive_s);
     auto [error] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
-    idle_ = false;
     if (error) co_return ReadResult::kClosed;
   }
+  set_busy(true);
   prepared_ = head_only_ = false;
   path_.clear();
   Parser parser;

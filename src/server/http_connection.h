@@ -41,7 +41,7 @@ struct ListenerShared {
   HttpListener::Handler handler;
   HttpHeadRules rules;
   std::atomic<bool> draining{false};
-  std::atomic<int> open{0}, open_reserved{0};
+  std::atomic<int> open{0}, open_reserved{0}, busy{0};
   std::mutex mutex;
   std::unordered_set<HttpConnection*> connections;  // guarded by mutex
 };
@@ -74,10 +74,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void set_socket_options();
 
+  // Whether a part of a request is here whose answer is not yet written.
+  void set_busy(bool busy);
+
   // How long a part of a request may take to arrive, `seconds` unless the connection is reserved.
   int patience(int seconds) const;
-  // Pending operations on the socket are cancelled when `seconds` have passed without another arm() or disarm().
+  // Operations on the socket are cancelled once `seconds` have passed, and those begun later, until another arm() or disarm().
   void arm(int seconds);
+  void await_deadline();
   void disarm() { deadline_.expires_at(std::chrono::steady_clock::time_point::max()); }
 
   asio::awaitable<ReadResult> read_request(HttpRequest& out, bool first);
@@ -110,7 +114,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   const bool reserved_;
   std::shared_ptr<HttpAnswer> answer_;
   std::atomic<bool> keep_alive_{true};  // also read by whoever formats a head
-  bool idle_ = false, timed_out_ = false, http_1_0_ = false;
+  bool busy_ = false, timed_out_ = false, http_1_0_ = false;
   bool prepared_ = false, head_only_ = false;
   HttpHeaders headers_;  // of every answer to this request, once prepared
   std::string path_, request_id_;  // of the same; the path is empty until it is known

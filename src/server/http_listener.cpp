@@ -153,6 +153,8 @@ void HttpListener::stop() {
 
 int HttpListener::num_connections() const { return impl_->shared->open.load() + impl_->shared->open_reserved.load(); }
 
+int HttpListener::num_busy() const { return impl_->shared->busy.load(); }
+
 int64_t HttpListener::body_bytes_held() const { return impl_->shared->bodies->held_bytes(); }
 
 }  // namespace tailrace

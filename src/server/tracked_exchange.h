@@ -12,8 +12,8 @@
 
 namespace tailrace {
 
-// `on_end` runs once: when the whole answer is queued, the client has left, or nobody is left who
-// would answer.
+// `on_end` runs once: just before the end of the answer is queued (who has read an answer finds its request ended), when the
+// client has left, or nobody is left who would answer.
 class TrackedExchange : public HttpExchange {
  public:
   // The status that stands in entries of clients that left before an answer (nginx's).
@@ -28,8 +28,8 @@ class TrackedExchange : public HttpExchange {
 
   void respond(HttpResponse response) override {
     state_->note(response);
-    inner_->respond(std::move(response));
     state_->end(0);
+    inner_->respond(std::move(response));
   }
   void begin_stream(HttpResponse head) override {
     state_->note(head);
@@ -37,8 +37,8 @@ class TrackedExchange : public HttpExchange {
   }
   void write(std::string_view bytes) override { inner_->write(bytes); }
   void end_stream() override {
-    inner_->end_stream();
     state_->end(0);
+    inner_->end_stream();
   }
   void post(std::function<void()> task) override { inner_->post(std::move(task)); }
   void on_disconnect(std::function<void()> callback) override {

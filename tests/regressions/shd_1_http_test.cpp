@@ -102,10 +102,11 @@ TEST(Shd1, the_engine_that_ends_says_the_same) {
 
 TEST(Shd1, idle_connections_do_not_delay) {
   ServerFixture fixture;
-  HttpConnection kept(fixture.port()), silent(fixture.port());
+  HttpConnection kept(fixture.port());
   kept.send_request("GET", "/health");
   EXPECT_EQ(kept.read_reply().status, 200);
-  ASSERT_TRUE(silent.connected());
+  std::vector<std::unique_ptr<HttpConnection>> silent;  // some of them not yet accepted
+  for (int i = 0; i < 50; ++i) silent.push_back(std::make_unique<HttpConnection>(fixture.port()));
   const auto start = std::chrono::steady_clock::now();
   EXPECT_TRUE(fixture.server->drain(milliseconds(20000)));
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(2000));
