@@ -1,6 +1,7 @@
 #include "engine/tuning_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -11,7 +12,7 @@ namespace {
 
 class TuningFile : public ::testing::Test {
  protected:
-  std::string path_ = ::testing::TempDir() + "/tuning_file_test.json";
+  std::string path_ = ::testing::TempDir() + "/tuning_file_test_" + std::to_string(getpid());
   void TearDown() override { std::remove(path_.c_str()); }
   // The error of a file with this content, "" if none.
   std::string error_of(const std::string& content) {

@@ -1,6 +1,7 @@
 #include "server/api_keys.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -65,7 +66,7 @@ TEST(ApiKeys, faults_of_a_file_name_the_line_and_not_the_key) {
 
 TEST(ApiKeys, a_reload_keeps_what_a_key_owns_and_a_broken_file_changes_nothing) {
   HttpOptions options;
-  options.api_key_file = testing::TempDir() + "/tailrace_api_keys";
+  options.api_key_file = testing::TempDir() + "/tailrace_api_keys_" + std::to_string(getpid());
   options.max_running_per_key = 2;
   const auto write = [&](const char* text) { std::ofstream(options.api_key_file) << text; };
   EXPECT_FALSE(ApiKeys::load(options));  // no such file

@@ -24,7 +24,7 @@ TEST(EventLog, text_and_json) {
 
 TEST(EventLog, nothing_begins_a_new_line_or_a_new_field) {
   const std::string hostile =
-      std::string("a\nerror forged=1 \x1b[31m \"x\" \xc2\x9b \xe2\x80\xa8 \xff \x7f \r", 49) + '\0';
+      std::string("a\nerror forged=1 \x1b[31m \"x\" \xc2\x9b \xe2\x80\xa8 \xff \x7f \r") + '\0';
   for (const LogFormat format : {LogFormat::kText, LogFormat::kJson}) {
     const std::string line =
         format_event(format, LogLevel::kInfo, "request", {{"path", hostile}, {"last", 1}}, kTime);
