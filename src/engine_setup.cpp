@@ -49,6 +49,7 @@ EngineSetup engine_setup(const ServeConfig& config, const TextModel& text) {
   setup.threads = e.threads;
   setup.dummy_weights = config.model.load_format == LoadFormat::kDummy;
   setup.dummy_seed = e.random_seed;
+  setup.requantize_dense = config.model.requantize_dense;
   setup.real_vocab = static_cast<int64_t>(text.tokenizer->vocab_size());
   setup.limits = default_limits(setup.device_kind);
   if (e.max_running_requests > 0) setup.limits.max_rows = e.max_running_requests;

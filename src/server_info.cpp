@@ -113,6 +113,7 @@ Json server_info(const ServeConfig& config, const EngineSetup& setup, const Engi
       {"served_model_name", model.name},
       {"context_length", model.context_length},
       {"load_format", config.model.load_format == LoadFormat::kDummy ? "dummy" : "auto"},
+      {"requantize", config.model.requantize_dense ? "dense=fp8" : "none"},
       {"tool_call_parser", name_of(tool_format_names(), model.output.tools)},
       {"reasoning_parser", name_of(reasoning_format_names(), model.output.reasoning)}};
   settings.update(engine_config(config.engine, setup, report.memory));

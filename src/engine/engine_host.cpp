@@ -97,6 +97,11 @@ Expected<Described> describe(const EngineSetup& setup, const Backend& backend, D
   auto config = load_model_config(*d.checkpoint);
   if (!config) return fail(config.error());
   d.config = *config;
+  d.config.quantization.dense_to_fp8 = setup.requantize_dense;
+  if (setup.requantize_dense && d.checkpoint->gguf() != nullptr) {
+    return fail(StatusCode::kUnsupported,
+                "--requantize dense=fp8: not for .gguf files, whose matrices are quantised as their makers chose");
+  }
   if (!setup.dummy_weights) {
     auto unused = check_model_tensors(*d.checkpoint, d.config);
     if (!unused) return fail(unused.error());
@@ -107,6 +112,10 @@ Expected<Described> describe(const EngineSetup& setup, const Backend& backend, D
   auto model = build_model(d.config, *d.loader);
   if (!model) return fail(model.error());
   d.model = std::move(*model);
+  if (setup.requantize_dense && d.loader->requantized_bytes() == 0) {
+    return fail(StatusCode::kInvalidArgument,
+                "--requantize dense=fp8: no dense matrix of this checkpoint has 16 bits or more; leave it out");
+  }
   return d;
 }
 

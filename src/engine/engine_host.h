@@ -23,6 +23,7 @@ struct EngineSetup {
   int mask_threads = 0;             // that compute grammars' masks; 0: a quarter of the cores, at most eight
   bool dummy_weights = false;       // --load-format dummy: config.json is enough
   uint64_t dummy_seed = 0;
+  bool requantize_dense = false;    // --requantize dense=fp8
   int64_t real_vocab = 0;           // ids below this exist; later rows of the head are padding, never sampled. 0: all
   EngineLimits limits;
   BackendOptions backend_options;   // max_graph_rows 0: 64, or limits.max_rows where that is less

@@ -1,8 +1,10 @@
 #include "model/matrix_source.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
+#include "weights/dequantize.h"
 #include "weights/nvfp4.h"
 
 namespace tailrace {
@@ -36,9 +38,8 @@ void add_fp8_scales(TensorFinder& finder, const Quantization& q, const std::stri
   out->scales = *found;
 }
 
-Status not_finite(const TensorView& tensor, size_t at) {
-  return {StatusCode::kDataLoss,
-          "tensor " + printable(tensor.name) + ": value " + std::to_string(at) + " is not finite"};
+Status not_finite(const TensorView& tensor, const std::string& value) {
+  return {StatusCode::kDataLoss, "tensor " + printable(tensor.name) + ": " + value + " is not finite"};
 }
 
 }  // namespace
@@ -103,6 +104,32 @@ void copy_matrix(const MatrixSource& source, const std::vector<TensorView>& stor
   }
 }
 
+void requantize_to_fp8(MatrixSource* source) {
+  CHECK(!source->scaled() && format_traits(source->format).block_elems == 1);
+  source->requantized = true;
+  source->format = Format::kF8E4M3;
+  source->layout = ScaleLayout::kChannel;
+}
+
+Status requantize_rows(const MatrixSource& source, const std::byte* stored, int64_t rows, std::byte* out, float* scales) {
+  constexpr float kLargest = 448.0f;
+  const size_t row_bytes = stored_row_bytes(source.values.format, source.cols);
+  std::vector<float> values(static_cast<size_t>(source.cols));
+  for (int64_t row = 0; row < rows; ++row, stored += row_bytes) {
+    Status status = dequantize_row(source.values.format, stored, source.cols, values.data());
+    if (!status.ok()) return status;
+    float largest = 0.0f;
+    for (float value : values) {
+      if (!std::isfinite(value)) return not_finite(source.values, "a value");
+      largest = std::max(largest, std::abs(value));
+    }
+    // Of the smallest floats no quotient keeps 448 in range: they are as good as zeros.
+    scales[row] = largest / kLargest > 0.0f ? largest / kLargest : 1.0f;
+    for (float value : values) *out++ = static_cast<std::byte>(float_to_e4m3(value / scales[row]));
+  }
+  return Status();
+}
+
 // 8-bit floats have no infinity; a NaN is a broken file, and would spread to every token.
 Status check_numbers(const MatrixSource& source, const std::byte* rows, size_t bytes, int64_t first) {
   if (source.format == Format::kNVFP4) return check_nvfp4(source.block_scales, rows, bytes);
@@ -115,7 +142,7 @@ Status check_numbers(const MatrixSource& source, const std::byte* rows, size_t b
     for (size_t i = begin; i < end; ++i) any |= is_nan(rows[i]);
     if (!any) continue;
     const auto at = static_cast<size_t>(std::find_if(rows + begin, rows + end, is_nan) - rows);
-    return not_finite(source.values, static_cast<size_t>(first * source.cols) + at);
+    return not_finite(source.values, "value " + std::to_string(static_cast<size_t>(first * source.cols) + at));
   }
   return Status();
 }

@@ -23,12 +23,13 @@ struct MatrixSource {
   Format format = Format::kF32;               // of the rows that copy_matrix gives
   ScaleLayout layout = ScaleLayout::kTensor;  // of `scales`
   bool divides = false;                       // values are divided by `scales`
+  bool requantized = false;                   // values are wider than `format`: quantised, a scale a row, when packed
   int64_t rows = 0, cols = 0;
 
-  bool scaled() const { return !scales.name.empty(); }
+  bool scaled() const { return requantized || !scales.name.empty(); }
   // The tensors that its rows are read from.
   std::vector<TensorView> stored() const;
-  // Whether the first of them is the rows as copy_matrix would write them.
+  // Whether the first of them is the rows, in its own format.
   bool in_place() const { return block_scales.name.empty(); }
   size_t packed_rows_bytes() const { return stored_row_bytes(format, cols) * static_cast<size_t>(rows); }
 };
@@ -43,6 +44,13 @@ MatrixSource dummy_matrix(const Quantization& quantization, const std::string& n
 
 // The rows in source.format, packed_rows_bytes() of them, from the data of `stored`: source.stored(), or what was read.
 void copy_matrix(const MatrixSource& source, const std::vector<TensorView>& stored, std::byte* out);
+
+// --requantize: F8_E4M3 rows of a matrix in 16 bits or more, each with the scale of its largest value over 448, or 1 for
+// zeros. Not of scales already there.
+void requantize_to_fp8(MatrixSource* source);
+// `rows` of such a matrix from `stored`, in source.values.format: values to `out` [rows, cols], scales [rows]. kDataLoss: a
+// value is not finite.
+Status requantize_rows(const MatrixSource& source, const std::byte* stored, int64_t rows, std::byte* out, float* scales);
 
 // kDataLoss if a stored value or a scale of a block is a NaN. `rows`: `bytes` of the rows in source.format from row
 // `first` on.

@@ -240,6 +240,12 @@ bool must_be_fp8(const Quantization& quantization, std::string_view name) {
   return quantization.fp8 && planned_format(quantization, name) == Format::kF8E4M3;
 }
 
+bool is_requantized(const Quantization& quantization, std::string_view name, std::string_view head) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!quantization.dense_to_fp8 || !name.ends_with(kWeight)) return false;
+  return name == head || is_projection(name.substr(0, name.size() - kWeight.size()));
+}
+
 int64_t scales_per_row(ScaleLayout layout, int64_t cols) {
   return layout == ScaleLayout::kBlock ? (cols + kScaleBlock - 1) / kScaleBlock : 1;
 }

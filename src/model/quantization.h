@@ -40,6 +40,7 @@ struct Quantization {
   bool with_head = false;    // lm_head is quantised too, unless ignored; else the checkpoint may choose
   std::vector<IgnoredModule> ignored;
   std::map<std::string, Format> modules;  // by_tensor: what the file says of each, '*' allowed; empty: all are NVFP4
+  bool dense_to_fp8 = false;  // --requantize dense=fp8, not of the file: see is_requantized
 
   bool any() const { return fp8 || mxfp4 || by_tensor; }
 };
@@ -57,6 +58,10 @@ bool is_exempt(const Quantization& quantization, const std::string& module);
 Format planned_format(const Quantization& quantization, std::string_view name);
 // Whether a checkpoint that stores `name` otherwise is broken.
 bool must_be_fp8(const Quantization& quantization, std::string_view name);
+
+// Whether --requantize dense=fp8 makes F8_E4M3 of the matrix `name` if it is stored in 16 bits or more: projections and
+// the head, `head`, which is the embedding too where they are tied. Not routers, norms, and what experts have.
+bool is_requantized(const Quantization& quantization, std::string_view name, std::string_view head);
 
 // Values of a row of scales for `cols` columns as kernels take them: one, or one per 128 columns.
 int64_t scales_per_row(ScaleLayout layout, int64_t cols);

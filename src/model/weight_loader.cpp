@@ -94,12 +94,18 @@ std::shared_ptr<const MatrixSource> WeightLoader::find_source(const std::string&
   const auto shape = shapes_.find(name);
   CHECK(shape != shapes_.end() && shape->second.size() == 2);
   const int64_t rows = shape->second[0], cols = shape->second[1];
-  if (dummy_seed_) return std::make_shared<const MatrixSource>(dummy_matrix(quantization_, name, rows, cols));
   TensorFinder finder(checkpoint_);
-  MatrixSource source = find_matrix(finder, quantization_, name, rows, cols);
-  if (finder.ok()) return std::make_shared<const MatrixSource>(std::move(source));
-  fail_once({StatusCode::kDataLoss, checkpoint_.path() + ": " + finder.fault().status().message()});
-  return nullptr;
+  MatrixSource source = dummy_seed_ ? dummy_matrix(quantization_, name, rows, cols)
+                                    : find_matrix(finder, quantization_, name, rows, cols);
+  if (!finder.ok()) {
+    fail_once({StatusCode::kDataLoss, checkpoint_.path() + ": " + finder.fault().status().message()});
+    return nullptr;
+  }
+  const char* head = config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+  const FormatTraits traits = format_traits(source.format);
+  const bool wide = traits.block_elems == 1 && traits.block_bytes > 1;
+  if (wide && is_requantized(quantization_, name, head)) requantize_to_fp8(&source);
+  return std::make_shared<const MatrixSource>(std::move(source));
 }
 
 Weight WeightLoader::matrix(const std::string& name, const std::string& bias_name, MatrixRole role) {
@@ -138,35 +144,45 @@ Weight WeightLoader::claim_matrix(const std::shared_ptr<const MatrixSource>& sou
   void* memory = claim(*bytes);
   weight.data = memory;
   bytes_by_format_[format_traits(source->format).name] += *bytes;
-  add_pieces(view, static_cast<std::byte*>(memory), source, runs);
+  if (source->requantized) requantized_bytes_ += *bytes;
+  float* scales = nullptr;
   if (source->scaled()) {
-    float* scales = claim_values(rows * scales_per_row(source->layout, source->cols));
+    scales = claim_values(rows * scales_per_row(source->layout, source->cols));
     weight.scale = scales, weight.scale_cols = scale_cols_of(*source);
-    add_scales(source, scales, runs);
   }
+  const bool with_rows = source->requantized && !dummy_seed_;  // their scales are found as they are packed
+  add_pieces(view, static_cast<std::byte*>(memory), source, runs, with_rows ? scales : nullptr);
+  if (source->scaled() && !with_rows) add_scales(source, scales, runs);
   return weight;
 }
 
 // Packed rows of single values lie one behind the other in any backend, so large matrices of them are read and packed
 // in pieces: on several threads, and without memory for the whole.
 void WeightLoader::add_pieces(const TensorView& whole, std::byte* packed,
-                              const std::shared_ptr<const MatrixSource>& source, const RowRuns& runs) {
+                              const std::shared_ptr<const MatrixSource>& source, const RowRuns& runs,
+                              float* scales) {
   const int64_t rows = whole.shape[0];
-  const size_t row_bytes = stored_row_bytes(whole.format, cols_of(whole));
+  const bool requantized = source->requantized && !dummy_seed_;
+  const Format stored = requantized ? source->values.format : whole.format;
+  const size_t row_bytes = stored_row_bytes(stored, cols_of(whole));
   const bool whole_only = dummy_seed_ || device_ == nullptr || packed == nullptr || runs.run > 0 ||
                           whole.rope_interleaved || format_traits(whole.format).block_elems != 1 ||
-                          whole.bytes <= kPieceBytes;
+                          row_bytes * static_cast<size_t>(rows) <= kPieceBytes;
   const int64_t step = whole_only ? rows
                                   : std::max<int64_t>(kPieceRows, static_cast<int64_t>(kPieceBytes / row_bytes) /
                                                                       kPieceRows * kPieceRows);
   for (int64_t first = 0; first < rows; first += step) {
     TensorView piece = whole;
     piece.shape[0] = std::min(step, rows - first);
-    piece.bytes = whole_only ? whole.bytes : row_bytes * static_cast<size_t>(piece.shape[0]);
-    if (first > 0) piece.data += row_bytes * static_cast<size_t>(first);
-    jobs_.push_back({.tensor = piece, .packed = packed, .bytes = piece.bytes, .matrix = source, .rows = runs,
-                     .first_row = first});
+    piece.bytes = stored_row_bytes(whole.format, cols_of(whole)) * static_cast<size_t>(piece.shape[0]);
+    std::byte* to = packed;
     if (!whole_only) packed += *backend_.packed_bytes(piece);
+    piece.format = stored;
+    piece.bytes = row_bytes * static_cast<size_t>(piece.shape[0]);
+    if (first > 0) piece.data += row_bytes * static_cast<size_t>(first);
+    jobs_.push_back({.tensor = piece, .packed = to, .values = scales, .bytes = piece.bytes, .matrix = source,
+                     .rows = runs, .first_row = first});
+    if (scales != nullptr) scales += piece.shape[0];
   }
 }
 

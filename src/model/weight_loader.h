@@ -42,6 +42,8 @@ class WeightLoader {
   const float* constant(const std::vector<float>& values);
 
   const Backend& backend() const { return backend_; }
+  // Packed bytes of the matrices that --requantize applied to.
+  size_t requantized_bytes() const { return requantized_bytes_; }
   // The first error of any call above.
   const Status& status() const { return status_; }
   size_t bytes() const { return bytes_; }
@@ -63,7 +65,7 @@ class WeightLoader {
   struct Job {
     TensorView tensor;           // a vector as it is stored, or a matrix as it is packed; data null for a dummy
     void* packed = nullptr;      // a matrix's destination, or
-    float* values = nullptr;     // a vector's or those of a matrix's scales
+    float* values = nullptr;     // a vector's or those of a matrix's scales; of a requantised matrix both
     float add = 0.0f, factor = 1.0f;
     float (*map)(float) = nullptr;
     size_t bytes = 0;
@@ -76,7 +78,7 @@ class WeightLoader {
 
   // A thread's memory, kept from job to job.
   struct Scratch {
-    std::vector<std::byte> stored[2], rows, picked;
+    std::vector<std::byte> stored[2], rows, picked, requantized;
   };
 
   const TensorView* find(const std::string& name);
@@ -87,13 +89,14 @@ class WeightLoader {
                       const RowRuns& runs);
   void add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory, const RowRuns& runs);
   void add_pieces(const TensorView& whole, std::byte* packed, const std::shared_ptr<const MatrixSource>& source,
-                  const RowRuns& runs);
+                  const RowRuns& runs, float* scales);
   void order_jobs();
   Status run(const Job& job, Scratch& scratch) const;
   Status run_dummy(const Job& job) const;
   Status run_matrix(const Job& job, Scratch& scratch) const;
   Status run_scales(const Job& job, Scratch& scratch) const;
   Status read_floats(const TensorView& tensor, Scratch& scratch, std::vector<float>* out) const;
+  Status requantize(const Job& job, TensorView* rows, Scratch& scratch) const;
   static void pick_rows(const Job& job, TensorView* rows, std::vector<std::byte>* picked);
   Status upload_vector(const Job& job, std::vector<float> values) const;
   void fail_once(Status status);
@@ -110,7 +113,7 @@ class WeightLoader {
   std::map<std::string, size_t> bytes_by_format_;
   std::vector<Job> jobs_;
   std::vector<std::pair<float*, std::vector<float>>> constants_;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, requantized_bytes_ = 0;
   LoadReport report_;
   Status status_;
 };

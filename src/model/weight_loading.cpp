@@ -57,10 +57,25 @@ Status WeightLoader::run_matrix(const Job& job, Scratch& scratch) const {
     rows.data = copied;
   }
   Status status = expert ? check_expert(*job.source, job.expert, rows.data)
+                         : job.values != nullptr ? Status()  // requantize() looks at each number
                          : check_numbers(*job.matrix, rows.data, bytes, job.first_row);
   if (!status.ok()) return status;
   if (job.rows.run > 0) pick_rows(job, &rows, &scratch.picked);
-  return backend_.pack(rows, job.packed);
+  if (job.values != nullptr) status = requantize(job, &rows, scratch);
+  return status.ok() ? backend_.pack(rows, job.packed) : status;
+}
+
+Status WeightLoader::requantize(const Job& job, TensorView* rows, Scratch& scratch) const {
+  const size_t count = static_cast<size_t>(rows->shape[0]);
+  rows->bytes = stored_row_bytes(job.matrix->format, job.matrix->cols) * count;
+  std::byte* packed = at_least(rows->bytes, &scratch.requantized);
+  std::vector<float> scales(count);
+  Status status = requantize_rows(*job.matrix, rows->data, rows->shape[0], packed, scales.data());
+  if (!status.ok()) return status;
+  rows->format = job.matrix->format;
+  rows->data = packed;
+  device_->upload(job.values, scales.data(), sizeof(float) * count);
+  return {};
 }
 
 void WeightLoader::pick_rows(const Job& job, TensorView* rows, std::vector<std::byte>* picked) {
@@ -143,7 +158,7 @@ Status WeightLoader::run_dummy(const Job& job) const {
 }
 
 Status WeightLoader::run(const Job& job, Scratch& scratch) const {
-  if (job.values && job.matrix) return run_scales(job, scratch);
+  if (job.values && job.matrix && !job.packed) return run_scales(job, scratch);
   if (dummy_seed_) return run_dummy(job);
   if (job.packed) return run_matrix(job, scratch);
   std::vector<float> values;

@@ -55,6 +55,9 @@ void add_model_options(CLI::App& app, ServeConfig& config) {
   add_choice(app, "--load-format", model.load_format,
              {{"auto", LoadFormat::kAuto}, {"dummy", LoadFormat::kDummy}}, "dummy: random weights, for speed tests")
       ->group("Model");
+  add_choice(app, "--requantize", model.requantize_dense, {{"none", false}, {"dense=fp8", true}},
+             "dense=fp8: dense matrices of 16 bits and the head are rounded to FP8 on loading, a scale a row: faster, lossy")
+      ->group("Model");
   app.add_flag_callback("--text-model-only", [] {}, "what a checkpoint has for images is left alone: it always is")
       ->group("Model");
   add_choice(app, "--tool-call-parser", model.tool_call_parser, tool_format_names(),
@@ -296,6 +299,7 @@ Expected<CommandLine> parse_bench(const std::vector<std::string>& args) {
   BenchConfig config;
   app.add_option("--model,--model-path", config.model, "Hugging Face directory or .gguf file")->required()->option_text("PATH");
   add_choice(app, "--load-format", config.dummy_weights, {{"auto", false}, {"dummy", true}}, "dummy: random weights, config.json is enough");
+  add_choice(app, "--requantize", config.requantize_dense, {{"none", false}, {"dense=fp8", true}}, "as of serve");
   app.add_option("--device", config.device, "auto: a GPU where this build can use one")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--gpu", config.gpu, "which GPU, from 0")->check(CLI::Range(0, 1023))->option_text("N");
   app.add_option("--contexts", config.contexts, "tokens of prompt and answer together (default 1k,8k,32k)")->option_text("N,N");

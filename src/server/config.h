@@ -27,6 +27,7 @@ struct ModelOptions {
   std::string served_name;           // --served-model-name; default: the path's last component
   int32_t context_length = 0;        // 0: the model's own
   LoadFormat load_format = LoadFormat::kAuto;
+  bool requantize_dense = false;     // --requantize dense=fp8
   ToolFormat tool_call_parser = ToolFormat::kAuto;           // how the model writes calls
   ReasoningFormat reasoning_parser = ReasoningFormat::kAuto; // and reasoning; auto: from the checkpoint
 };
@@ -111,6 +112,7 @@ struct TuneConfig {
 struct BenchConfig {
   std::string model;
   bool dummy_weights = false;        // --load-format dummy
+  bool requantize_dense = false;     // --requantize dense=fp8
   std::string device = "auto";       // auto, cpu, cuda
   int32_t gpu = 0;
   std::string contexts = "1k,8k,32k", batch = "1";
