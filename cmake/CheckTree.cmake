@@ -49,11 +49,11 @@ elseif(TAILRACE_CHECK)
 
   # The client tests start the real binary on the demo model and time nothing, yet want the machine's cores.
   if(TARGET tailrace)
-    add_test(NAME e2e COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -x -p no:cacheprovider
+    add_test(NAME e2e COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -p no:cacheprovider
              ${CMAKE_SOURCE_DIR}/tests/e2e --ignore=${CMAKE_SOURCE_DIR}/tests/e2e/page)
     set(client_tests e2e)
     if(TAILRACE_PAGE)
-      add_test(NAME e2e_page COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -x -p no:cacheprovider
+      add_test(NAME e2e_page COMMAND ${CMAKE_SOURCE_DIR}/.venv-test/bin/python -m pytest -q -p no:cacheprovider
                ${CMAKE_SOURCE_DIR}/tests/e2e/page)
       list(APPEND client_tests e2e_page)
     endif()
