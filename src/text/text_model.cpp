@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <type_traits>
 
+#include "base/read_whole_file.h"
 #include "text/text_model_gguf.h"
 
 namespace tailrace {
@@ -21,24 +20,12 @@ namespace fs = std::filesystem;
 constexpr const char* kGenerationFile = "generation_config.json";
 
 // The largest tokenizer.json in use is about 40 MB.
-constexpr uintmax_t kMaxFileBytes = 512u << 20;
-
-Expected<std::string> read_file(const fs::path& path) {
-  std::error_code error;
-  const uintmax_t size = fs::file_size(path, error);
-  if (error) return fail(StatusCode::kNotFound, path.string() + ": " + error.message());
-  if (size > kMaxFileBytes) return fail(StatusCode::kDataLoss, path.string() + ": larger than any such file in use");
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return fail(StatusCode::kDataLoss, path.string() + ": cannot be read");
-  return std::move(text).str();
-}
+constexpr size_t kMaxFileBytes = size_t{512} << 20;
 
 // An absent file is an empty object; a file that is no JSON object is an error.
 Expected<OrderedJson> read_json(const fs::path& path) {
   if (!fs::exists(path)) return OrderedJson::object();
-  Expected<std::string> text = read_file(path);
+  Expected<std::string> text = read_whole_file(path, kMaxFileBytes);
   if (!text) return fail(text.error());
   OrderedJson json = OrderedJson::parse(*text, nullptr, false);
   if (!json.is_object()) return fail(StatusCode::kDataLoss, path.string() + ": not a JSON object");
@@ -137,7 +124,7 @@ Expected<std::optional<std::string>> template_of(const OrderedJson& value, const
 // The three places of a template, the file of its own first, as Hugging Face looks them up.
 Expected<std::optional<std::string>> find_template(const fs::path& dir, const OrderedJson& tokenizer_config) {
   if (fs::exists(dir / "chat_template.jinja")) {
-    Expected<std::string> text = read_file(dir / "chat_template.jinja");
+    Expected<std::string> text = read_whole_file(dir / "chat_template.jinja", kMaxFileBytes);
     if (!text) return fail(text.error());
     return std::optional<std::string>(std::move(*text));
   }
@@ -174,7 +161,7 @@ Expected<std::shared_ptr<const TextModel>> load_directory(const fs::path& dir) {
   if (!fs::exists(dir / "tokenizer.json")) {
     return fail(StatusCode::kNotFound, (dir / "tokenizer.json").string() + ": no such file");
   }
-  Expected<std::string> text = read_file(dir / "tokenizer.json");
+  Expected<std::string> text = read_whole_file(dir / "tokenizer.json", kMaxFileBytes);
   if (!text) return fail(text.error());
   Expected<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::from_json(*text);
   if (!tokenizer) return fail(prefixed(dir / "tokenizer.json", tokenizer.error()));
