@@ -151,9 +151,10 @@ int run_chat(const ChatConfig& config) {
     if (isatty(1) != 0) std::fprintf(stderr, "loading %s ...\n", config.model.c_str());
     if (Status ready = child->wait_ready([] { return g_interrupted.load(); }); !ready.ok()) return complain(ready, 1);
   } else {
-    auto parsed = parse_url(config.url);
-    if (!parsed) return complain(parsed.error(), 2);
-    address = std::move(*parsed);
+    auto found = parse_url(config.url).and_then([](const Url& url) { return address_of(url, ServerAddress().port); });
+    if (!found)
+      return complain(Status(found.error().code(), "--url " + config.url + ": " + found.error().message()), 2);
+    address = std::move(*found);
   }
   address.api_key = config.api_key;
   std::string model = config.url.empty() ? "" : config.model;

@@ -125,44 +125,31 @@ class ResponseReader {
 
 }  // namespace
 
-Expected<ServerAddress> parse_url(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
-  if (url.compare(0, kScheme.size(), kScheme) != 0) {
-    return fail(StatusCode::kInvalidArgument, "--url " + url + ": say http://host:port");
-  }
-  std::string rest = url.substr(kScheme.size());
-  while (!rest.empty() && rest.back() == '/') rest.pop_back();
-  ServerAddress address;
-  const size_t colon = rest.rfind(':');
-  address.host = rest.substr(0, colon);
-  if (colon != std::string::npos) address.port = rest.substr(colon + 1);
-  const bool digits = !address.port.empty() && std::all_of(address.port.begin(), address.port.end(), ::isdigit);
-  if (address.host.empty() || address.host.find('/') != std::string::npos || !digits) {
-    return fail(StatusCode::kInvalidArgument, "--url " + url + ": say http://host:port");
-  }
-  return address;
+Expected<ServerAddress> address_of(const Url& url, const std::string& default_port) {
+  if (url.secure) return fail(StatusCode::kUnsupported, "https is not spoken here");
+  return ServerAddress{url.host, url.port.empty() ? default_port : url.port, url.path, ""};
 }
 
 std::string ChatConnection::headers() const {
-  std::string out = " HTTP/1.1\r\nHost: " + address_.host + "\r\nConnection: close\r\n";
+  std::string out = " HTTP/1.1\r\nHost: " + authority_of(address_.host, address_.port) + "\r\nConnection: close\r\n";
   if (!address_.api_key.empty()) out += "Authorization: Bearer " + address_.api_key + "\r\n";
   return out;
 }
 
 Expected<PlainReply> ChatConnection::get(const std::string& path) {
-  return exchange("GET " + path + headers() + "\r\n", nullptr);
+  return exchange("GET " + address_.path + path + headers() + "\r\n", nullptr);
 }
 
 Expected<PlainReply> ChatConnection::post(const std::string& path, const std::string& body,
                                           const std::function<void(std::string_view)>& on_event) {
-  return exchange("POST " + path + headers() + "Content-Type: application/json\r\nContent-Length: " +
+  return exchange("POST " + address_.path + path + headers() + "Content-Type: application/json\r\nContent-Length: " +
                       std::to_string(body.size()) + "\r\n\r\n" + body,
                   on_event);
 }
 
 Expected<PlainReply> ChatConnection::exchange(const std::string& request,
                                               const std::function<void(std::string_view)>& on_event) {
-  const std::string where = address_.host + ":" + address_.port;
+  const std::string where = authority_of(address_.host, address_.port);
   const Socket socket(connect_to(address_));
   if (socket.fd() < 0) return fail(StatusCode::kUnavailable, "cannot connect to " + where);
   if (!send_all(socket.fd(), request)) return fail(StatusCode::kUnavailable, where + " closed the connection");

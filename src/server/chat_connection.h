@@ -7,17 +7,19 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "server/url.h"
 
 namespace tailrace {
 
 struct ServerAddress {
   std::string host = "127.0.0.1";
   std::string port = "8000";
+  std::string path;     // before that of every request
   std::string api_key;  // "" sends none
 };
 
-// http://host[:port][/]; kInvalidArgument for anything else.
-Expected<ServerAddress> parse_url(const std::string& url);
+// `default_port` where the URL names none. kUnsupported: https, since nothing here speaks TLS.
+Expected<ServerAddress> address_of(const Url& url, const std::string& default_port);
 
 struct PlainReply {
   int status = 0;

@@ -66,13 +66,13 @@ TEST_F(Chat, a_server_that_is_not_there) {
   EXPECT_EQ(chat.handle_line("abc"), ChatSession::Outcome::kFailed);
 }
 
-TEST(ChatUrl, forms) {
-  EXPECT_EQ(parse_url("http://host:81")->port, "81");
-  EXPECT_EQ(parse_url("http://host:81/")->host, "host");
-  EXPECT_EQ(parse_url("http://host")->port, "8000");
-  for (const char* url : {"https://host", "host:81", "http://", "http://host:x", "http://host:", "http://host/v1"}) {
-    EXPECT_FALSE(parse_url(url).has_value()) << url;
-  }
+TEST(ChatUrl, becomes_an_address) {
+  const auto address = [](const char* url) { return address_of(parse_url(url).value(), "8000"); };
+  EXPECT_EQ(address("http://[::1]:81/a/")->host, "::1");
+  EXPECT_EQ(address("http://[::1]:81/a/")->port, "81");
+  EXPECT_EQ(address("http://[::1]:81/a/")->path, "/a");
+  EXPECT_EQ(address("http://host")->port, "8000");
+  EXPECT_EQ(address("https://host").error().code(), StatusCode::kUnsupported);
 }
 
 }  // namespace
