@@ -3,33 +3,30 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "run.h"
 #include "server/agent_config.h"
 #include "server/model_list.h"
+#include "server/user_file.h"
 
 namespace tailrace {
 namespace {
 
-const char* command_of(AgentKind agent) {
-  return agent == AgentKind::kCodex ? "codex" : agent == AgentKind::kClaude ? "claude" : "opencode";
+std::string command_of(const LaunchConfig& config) {
+  if (config.agent == AgentKind::kClaude) return "claude";
+  if (config.agent == AgentKind::kOpencode) return "opencode";
+  return config.profile.empty() ? "codex" : "codex --profile " + config.profile;
 }
 
 // What the server is, asked where it runs; without one the model has to be named.
 Expected<AgentTarget> find_target(const LaunchConfig& config) {
   AgentTarget target{config.base_url, config.model, config.api_key};
-  const bool secure =
-      config.base_url.rfind("https://", 0) == 0;  // behind a proxy: nothing here speaks TLS
-  auto address = parse_url(config.base_url);
-  if (!address && !secure) return fail(address.error());
-  Expected<std::vector<ListedModel>> listed =
-      fail(StatusCode::kUnavailable, "https is not spoken here");
-  if (address) {
-    address->api_key = config.api_key;
-    listed = list_models(*address, [] { return false; });
-  }
+  const auto address = parse_url(config.base_url).and_then([](const Url& url) { return address_of(url, "80"); });
+  if (!address && address.error().code() == StatusCode::kInvalidArgument) return fail(address.error());
+  const auto listed = address.and_then([&](ServerAddress server) {
+    server.api_key = config.api_key;
+    return list_models(server, [] { return false; });
+  });
   if (!listed) {
     if (!config.model.empty()) return target;
     return fail(StatusCode::kUnavailable,
@@ -50,54 +47,56 @@ Expected<AgentTarget> find_target(const LaunchConfig& config) {
   return target;
 }
 
-Expected<std::string> read_file(const std::string& path) {
-  std::error_code error;  // a loop of links, say
-  const bool there = std::filesystem::exists(path, error);
-  if (error) return fail(StatusCode::kInvalidArgument, "cannot reach " + path + ": " + error.message());
-  if (!there) return std::string();
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) {
-    if (std::filesystem::is_regular_file(path) && std::filesystem::file_size(path) == 0)
-      return std::string();
-    return fail(StatusCode::kInvalidArgument, "cannot read " + path);
-  }
-  return text.str();
+Expected<std::string> file_of(const LaunchConfig& config) {
+  if (!config.file.empty()) return config.file;
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  const auto exists = [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  };
+  return agent_config_path(config.agent, config.profile, {variable, exists});
 }
 
-Status write(const LaunchConfig& config, const AgentTarget& target, const std::string& path) {
-  const auto existing = read_file(path);
-  if (!existing) return existing.error();
-  const auto text = point_agent(config.agent, target, *existing);
-  if (!text) return Status(text.error().code(), path + ": " + text.error().message());
-  if (*text == *existing) {
-    std::printf("%s points at %s already.\n", path.c_str(), target.base_url.c_str());
-    return Status();
+// What belongs into a file that this cannot change.
+Status refuse(const LaunchConfig& config, const AgentTarget& target, const Status& status, const UserFile& file) {
+  if (const auto snippet = point_agent(config.agent, target, ""); snippet) {
+    std::fprintf(stderr, "This belongs into %s, which has to be changed by hand:\n\n", file.path.c_str());
+    std::fflush(stderr);
+    std::printf("%s", snippet->c_str());
+    std::fflush(stdout);
   }
-  const auto copy = replace_file(path, *text);
-  if (!copy) return copy.error();
-  std::printf("Wrote %s%s. Start the agent with: %s\n", path.c_str(),
-              copy->empty() ? "" : ("; what was there is in " + *copy).c_str(),
-              command_of(config.agent));
+  return Status(status.code(), file.path + ": " + status.message());
+}
+
+Status write(const LaunchConfig& config, const UserFile& file, const std::string& text) {
+  const auto done = replace_user_file(file, text, !config.api_key.empty());
+  if (!done) return done.error();
+  std::printf("Wrote %s%s%s. Start the agent with: %s\n", file.path.c_str(),
+              done->copy.empty() ? "" : ("; what was there is in " + done->copy).c_str(),
+              done->tightened ? "; since it holds the key, others can read it no more" : "",
+              command_of(config).c_str());
   return Status();
 }
 
 Status launch(const LaunchConfig& config) {
   const auto target = find_target(config);
   if (!target) return target.error();
-  const auto own = agent_config_path(config.agent, [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  });
-  if (config.file.empty() && !own) return own.error();
-  const std::string path = config.file.empty() ? *own : config.file;
-  if (config.write) return write(config, *target, path);
-  const auto text = point_agent(config.agent, *target, "");
-  if (!text) return text.error();
-  std::printf("%s", text->c_str());
+  const auto path = file_of(config);
+  if (!path) return path.error();
+  const auto file = look_at_user_file(*path);
+  if (!file) return file.error();
+  const auto text = point_agent(config.agent, *target, file->text);
+  if (!text) return refuse(config, *target, text.error(), *file);
+  const bool same = file->exists && *text == file->text;
+  if (config.write && !same) return write(config, *file, *text);
+  if (!config.write) std::printf("%s", text->c_str());
   std::fflush(stdout);
-  std::fprintf(stderr, "\nThis belongs into %s; --write merges it into what is there.\n",
-               path.c_str());
+  std::fprintf(config.write ? stdout : stderr,
+               same ? "%s points at %s already.\n" : "\nThis is what --write puts into %s.\n", file->path.c_str(),
+               target->base_url.c_str());
   return Status();
 }
 

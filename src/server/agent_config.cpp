@@ -1,15 +1,9 @@
 #include "server/agent_config.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
+#include <utility>
 
-#include "server/json.h"
+#include "server/json_edit.h"
 #include "server/toml_edit.h"
 
 namespace tailrace {
@@ -18,11 +12,10 @@ namespace {
 constexpr const char* kProvider = "tailrace";
 constexpr int32_t kMostOpencodeOutput = 32000;  // what it asks for at most
 
-Status wrong(const std::string& what) { return Status(StatusCode::kInvalidArgument, what); }
-
 Expected<std::string> codex_config(const AgentTarget& target, std::string_view existing) {
   std::vector<TomlMember> top = {{"model", toml_string(target.model)},
-                                 {"model_provider", toml_string(kProvider)}};
+                                 {"model_provider", toml_string(kProvider)},
+                                 {"web_search", toml_string("disabled")}};  // which OpenAI's servers do
   if (target.context_length > 0)
     top.push_back({"model_context_window", std::to_string(target.context_length)});
   std::vector<TomlMember> provider = {{"name", toml_string(kProvider)},
@@ -70,77 +63,27 @@ Json opencode_config(const AgentTarget& target) {
           {"provider", {{kProvider, provider}}}};
 }
 
-// Members of `wanted` over those of `out`; objects are merged, everything else is replaced.
-Status merge(const Json& wanted, const std::string& path, Json& out) {
-  for (const auto& [name, value] : wanted.items()) {
-    const std::string inner = path.empty() ? name : path + "." + name;
-    if (!value.is_object() || !out.contains(name)) {
-      out[name] = value;
-    } else if (!out[name].is_object()) {
-      return wrong(inner + " is no object there");
-    } else if (Status status = merge(value, inner, out[name]); !status.ok()) {
-      return status;
-    }
-  }
-  return Status();
-}
-
-Expected<std::string> merge_json(const Json& wanted, std::string_view existing) {
-  Json out = Json::object();
-  if (existing.find_first_not_of(" \t\r\n") != std::string_view::npos) {
-    auto parsed = parse_json(existing);
-    if (!parsed)
-      return fail(
-          wrong("not JSON (comments are not understood either): " + parsed.error().message));
-    if (!parsed->is_object()) return fail(wrong("not a JSON object"));
-    out = std::move(*parsed);
-  }
-  if (Status status = merge(wanted, "", out); !status.ok()) return fail(status);
-  return out.dump(2) + "\n";
-}
-
-Status failed(const std::string& doing) { return wrong(doing + ": " + std::strerror(errno)); }
-
-Status write_new(const std::string& path, std::string_view text, mode_t mode) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  if (fd < 0) return failed("cannot write " + path);
-  Status status;
-  while (status.ok() && !text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) status = failed("cannot write " + path);
-    text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(count, 0)));
-  }
-  if (status.ok() && (::fchmod(fd, mode) != 0 || ::fsync(fd) != 0))
-    status = failed("cannot write " + path);
-  ::close(fd);
-  if (!status.ok()) ::unlink(path.c_str());
-  return status;
-}
-
 }  // namespace
 
-Expected<std::string> agent_config_path(AgentKind agent,
-                                        const std::function<std::string(const char*)>& variable) {
+Expected<std::string> agent_config_path(AgentKind agent, const std::string& profile, const AgentPlaces& places) {
   const auto folder = [&](const char* name, const char* under_home) -> Expected<std::string> {
-    if (const std::string said = variable(name); !said.empty()) return said;
-    const std::string home = variable("HOME");
-    if (home.empty()) return fail(wrong("no HOME is set: say which file with --file"));
+    if (std::string said = places.variable(name); !said.empty()) return said;
+    const std::string home = places.variable("HOME");
+    if (home.empty()) return fail(invalid("no HOME is set: say which file with --file"));
     return home + "/" + under_home;
   };
-  const auto file = [](Expected<std::string> path, const char* name) -> Expected<std::string> {
-    if (path) *path += name;
-    return path;
-  };
-  switch (agent) {
-    case AgentKind::kCodex:
-      return file(folder("CODEX_HOME", ".codex"), "/config.toml");
-    case AgentKind::kClaude:
-      return file(folder("CLAUDE_CONFIG_DIR", ".claude"), "/settings.json");
-    case AgentKind::kOpencode:
-      break;
+  if (agent == AgentKind::kCodex) {
+    return folder("CODEX_HOME", ".codex").map([&](const std::string& path) {
+      return path + "/" + (profile.empty() ? "" : profile + ".") + "config.toml";
+    });
   }
-  return file(folder("XDG_CONFIG_HOME", ".config"), "/opencode/opencode.json");
+  if (agent == AgentKind::kClaude)
+    return folder("CLAUDE_CONFIG_DIR", ".claude").map([](const std::string& path) { return path + "/settings.json"; });
+  if (std::string said = places.variable("OPENCODE_CONFIG"); !said.empty()) return said;
+  return folder("XDG_CONFIG_HOME", ".config").map([&](const std::string& path) {
+    const std::string file = path + "/opencode/opencode.json";
+    return places.exists(file + "c") ? file + "c" : file;
+  });
 }
 
 Expected<std::string> point_agent(AgentKind agent, const AgentTarget& target,
@@ -149,41 +92,11 @@ Expected<std::string> point_agent(AgentKind agent, const AgentTarget& target,
     case AgentKind::kCodex:
       return codex_config(target, existing);
     case AgentKind::kClaude:
-      return merge_json(claude_settings(target), existing);
+      return set_in_json(existing, claude_settings(target), JsonDialect::kStrict);
     case AgentKind::kOpencode:
       break;
   }
-  return merge_json(opencode_config(target), existing);
-}
-
-Expected<std::string> replace_file(const std::string& path, std::string_view text) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const bool there = fs::exists(path, error);
-  if (std::error_code none; !there && fs::is_symlink(path, none)) return fail(wrong(path + " is a link to nothing"));
-  fs::path real = there ? fs::canonical(path, error) : fs::path(path);
-  if (error) return fail(wrong("cannot reach " + path + ": " + error.message()));
-  mode_t mode = S_IRUSR | S_IWUSR;  // it may hold a key
-  std::string copy;
-  if (there) {
-    struct stat info {};
-    if (::stat(real.c_str(), &info) != 0) return fail(failed("cannot read " + path));
-    mode = info.st_mode & 07777;
-    for (int i = 1; copy.empty() || fs::exists(copy, error); ++i)
-      copy = real.string() + ".bak" + (i > 1 ? std::to_string(i) : "");
-    fs::copy_file(real, copy, error);
-    if (error) return fail(wrong("cannot copy " + path + ": " + error.message()));
-  } else if (!real.parent_path().empty()) {
-    fs::create_directories(real.parent_path(), error);
-    if (error)
-      return fail(wrong("cannot make " + real.parent_path().string() + ": " + error.message()));
-  }
-  const std::string fresh = real.string() + ".new-" + std::to_string(::getpid());
-  if (Status status = write_new(fresh, text, mode); !status.ok()) return fail(status);
-  if (::rename(fresh.c_str(), real.c_str()) == 0) return copy;
-  const Status status = failed("cannot replace " + path);
-  ::unlink(fresh.c_str());
-  return fail(status);
+  return set_in_json(existing, opencode_config(target), JsonDialect::kCommented);
 }
 
 }  // namespace tailrace

@@ -19,20 +19,20 @@ struct AgentTarget {
   int32_t context_length = 0;  // 0: not known
 };
 
-// The agent's own file of the user, by the environment that the agent looks into. kInvalidArgument
-// without a HOME.
-Expected<std::string> agent_config_path(AgentKind agent,
-                                        const std::function<std::string(const char*)>& variable);
+// What agents look at to find their file.
+struct AgentPlaces {
+  std::function<std::string(const char*)> variable;       // of the environment; "" for none
+  std::function<bool(const std::string& path)> exists;
+};
 
-// `existing` (the file's text, "" for none) with what points the agent at `target` and nothing else
-// changed: Codex's TOML keeps its text, JSON its members and their order. kInvalidArgument: what
-// cannot be read, or has another shape.
+// The agent's own file of the user. `profile` is Codex's ("": none), whose file lies over the other.
+// opencode reads opencode.json, opencode.jsonc over it, and the file that OPENCODE_CONFIG names over
+// both: the last that there is. kInvalidArgument without a HOME.
+Expected<std::string> agent_config_path(AgentKind agent, const std::string& profile, const AgentPlaces& places);
+
+// `existing` (the file's text, "" for none) with what points the agent at `target`; every other byte
+// stays. kInvalidArgument: what cannot be read, or has another shape.
 Expected<std::string> point_agent(AgentKind agent, const AgentTarget& target,
                                   std::string_view existing);
-
-// Replaces the file (following a link to it) at once and whole, keeping its permissions; a copy of
-// what was there stays beside it, FILE.bak or FILE.bak2 ... Returns the copy's path, "" where there
-// was nothing. kInvalidArgument.
-Expected<std::string> replace_file(const std::string& path, std::string_view text);
 
 }  // namespace tailrace

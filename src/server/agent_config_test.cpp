@@ -1,19 +1,14 @@
 #include "server/agent_config.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
+#include <set>
 
 #include "server/json.h"
 
 namespace tailrace {
 namespace {
-
-namespace fs = std::filesystem;
 
 const AgentTarget kTarget{"http://127.0.0.1:8000", "org/m", "", 32768};
 
@@ -25,14 +20,16 @@ std::string pointed(AgentKind agent, const std::string& existing,
 
 TEST(AgentConfig, codex) {
   EXPECT_EQ(pointed(AgentKind::kCodex, ""),
-            "model = \"org/m\"\nmodel_provider = \"tailrace\"\nmodel_context_window = 32768\n\n"
+            "model = \"org/m\"\nmodel_provider = \"tailrace\"\nweb_search = \"disabled\"\n"
+            "model_context_window = 32768\n\n"
             "[model_providers.tailrace]\nname = \"tailrace\"\nbase_url = "
             "\"http://127.0.0.1:8000/v1\"\nwire_api = \"responses\"\n");
   const std::string merged =
       pointed(AgentKind::kCodex, "model = \"o\" \n[projects.\"/x\"]\ntrust_level = \"trusted\"\n",
               {"http://h:1", "m", "k\"", 0});
   EXPECT_EQ(merged,
-            "model = \"m\"\nmodel_provider = \"tailrace\"\n[projects.\"/x\"]\ntrust_level = "
+            "model = \"m\" \nmodel_provider = \"tailrace\"\nweb_search = \"disabled\"\n"
+            "[projects.\"/x\"]\ntrust_level = "
             "\"trusted\"\n\n"
             "[model_providers.tailrace]\nname = \"tailrace\"\nbase_url = "
             "\"http://h:1/v1\"\nwire_api = \"responses\"\n"
@@ -85,70 +82,32 @@ TEST(AgentConfig, what_cannot_be_read_is_refused) {
             0u);
 }
 
+TEST(AgentConfig, comments_are_for_opencode_alone) {
+  EXPECT_EQ(pointed(AgentKind::kOpencode, "{\n  // mine\n}").rfind("{\n  // mine\n  \"$schema\"", 0), 0u);
+  EXPECT_EQ(pointed(AgentKind::kClaude, "{\n  // mine\n}").rfind("fault: not JSON", 0), 0u);
+}
+
 TEST(AgentConfig, each_agent_has_its_own_file) {
   std::map<std::string, std::string> environment = {{"HOME", "/h"}};
-  const auto path = [&](AgentKind agent) {
-    const auto out = agent_config_path(agent, [&](const char* name) { return environment[name]; });
+  std::set<std::string> files;
+  const AgentPlaces places{[&](const char* name) { return environment[name]; },
+                           [&](const std::string& path) { return files.count(path) > 0; }};
+  const auto path = [&](AgentKind agent, const char* profile = "") {
+    const auto out = agent_config_path(agent, profile, places);
     return out ? *out : "fault: " + out.error().message();
   };
   EXPECT_EQ(path(AgentKind::kCodex), "/h/.codex/config.toml");
+  EXPECT_EQ(path(AgentKind::kCodex, "local"), "/h/.codex/local.config.toml");
   EXPECT_EQ(path(AgentKind::kClaude), "/h/.claude/settings.json");
   EXPECT_EQ(path(AgentKind::kOpencode), "/h/.config/opencode/opencode.json");
+  files = {"/h/.config/opencode/opencode.json", "/h/.config/opencode/opencode.jsonc"};
+  EXPECT_EQ(path(AgentKind::kOpencode), "/h/.config/opencode/opencode.jsonc");
   environment = {{"CODEX_HOME", "/c"}, {"XDG_CONFIG_HOME", "/x"}};
   EXPECT_EQ(path(AgentKind::kCodex), "/c/config.toml");
   EXPECT_EQ(path(AgentKind::kOpencode), "/x/opencode/opencode.json");
   EXPECT_EQ(path(AgentKind::kClaude).rfind("fault: ", 0), 0u);
-}
-
-struct Files : testing::Test {
-  Files() : folder(fs::path(testing::TempDir()) / ("agent_config_" + std::to_string(::getpid()))) {
-    fs::create_directory(folder);
-  }
-  ~Files() override { fs::remove_all(folder); }
-  static std::string read(const fs::path& path) {
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-  }
-  size_t count() const {
-    return static_cast<size_t>(
-        std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
-  }
-  const fs::path folder;
-};
-
-TEST_F(Files, a_new_file_is_the_users_alone) {
-  const fs::path path = folder / "a" / "b.json";
-  EXPECT_EQ(replace_file(path, "x\n").value(), "");
-  EXPECT_EQ(read(path), "x\n");
-  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
-}
-
-TEST_F(Files, what_was_there_is_kept_every_time) {
-  const fs::path path = folder / "c";
-  std::ofstream(path) << "one";
-  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read);
-  EXPECT_EQ(replace_file(path, "two").value(), path.string() + ".bak");
-  EXPECT_EQ(replace_file(path, "three").value(), path.string() + ".bak2");
-  EXPECT_EQ(read(path.string() + ".bak") + read(path.string() + ".bak2") + read(path),
-            "onetwothree");
-  EXPECT_EQ(fs::status(path).permissions(),
-            fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read);
-  EXPECT_EQ(count(), 3u);
-}
-
-TEST_F(Files, a_link_stays_one) {
-  std::ofstream(folder / "real") << "one";
-  fs::create_symlink("real", folder / "link");
-  ASSERT_TRUE(replace_file(folder / "link", "two").has_value());
-  EXPECT_TRUE(fs::is_symlink(folder / "link"));
-  EXPECT_EQ(read(folder / "real"), "two");
-}
-
-TEST_F(Files, a_failure_leaves_all_as_it_was) {
-  fs::create_directory(folder / "d");
-  EXPECT_FALSE(replace_file(folder / "d", "x").has_value());
-  EXPECT_EQ(count(), 1u);
+  environment["OPENCODE_CONFIG"] = "/o.json";
+  EXPECT_EQ(path(AgentKind::kOpencode), "/o.json");
 }
 
 }  // namespace

@@ -336,14 +336,17 @@ Expected<CommandLine> parse_launch(const std::vector<std::string>& args) {
   app.add_option("--model", config.model, "the served model's name (default: what the server says)")
       ->option_text("NAME");
   app.add_option("--api-key", config.api_key, "the server's key; it is written into the file")->option_text("KEY");
-  app.add_option("--file", config.file, "the agent's configuration file (default: the user's own)")
-      ->option_text("FILE");
-  app.add_flag("--write", config.write, "merge it into the file; what was there is kept beside it as FILE.bak");
+  auto* file = app.add_option("--file", config.file, "the agent's configuration file (default: the user's own)")
+                   ->option_text("FILE");
+  app.add_option("--profile", config.profile, "codex: write this profile, for `codex --profile NAME`")
+      ->excludes(file)
+      ->option_text("NAME");
+  app.add_flag("--write", config.write, "write it into the file; what was there is kept beside it as FILE.bak");
   auto help = run_parser(app, args);
   if (!help) return fail(help.error());
   if (help->has_value()) return CommandLine(PrintAndExit{**help});
   if (port > 0) config.base_url = "http://127.0.0.1:" + std::to_string(port);
-  while (!config.base_url.empty() && config.base_url.back() == '/') config.base_url.pop_back();
+  if (Status status = settle_launch(config); !status.ok()) return fail(status);
   return CommandLine(std::move(config));
 }
 

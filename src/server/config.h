@@ -130,6 +130,7 @@ struct LaunchConfig {
   std::string model;                 // as the server names it; empty: what the server says
   std::string api_key;
   std::string file;                  // empty: the agent's own
+  std::string profile;               // of Codex; empty: none
   bool write = false;                // else only printed
 };
 

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 
 #include "server/cors.h"
+#include "server/json.h"
+#include "server/url.h"
 
 namespace tailrace {
 namespace {
@@ -203,6 +206,23 @@ std::string one_line(std::string text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+Status settle_launch(LaunchConfig& config) {
+  const auto url = parse_url(config.base_url);
+  if (!url) return Status(url.error().code(), "--base-url " + config.base_url + ": " + url.error().message());
+  config.base_url = to_string(*url);
+  const auto printable = [](char c) { return c > ' ' && c <= '~'; };  // it goes into a header
+  if (!std::all_of(config.api_key.begin(), config.api_key.end(), printable))
+    return invalid("--api-key: a key that is sent is printable ASCII without blanks");
+  if (parse_json(dump_json(config.model)).value() != config.model)  // there it has been mended
+    return invalid("--model: a name is UTF-8");
+  if (!config.profile.empty() && config.agent != AgentKind::kCodex)
+    return invalid("--profile: only codex has profiles");
+  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_'; };
+  if (!std::all_of(config.profile.begin(), config.profile.end(), plain))
+    return invalid("--profile: a name has letters, digits, '-' and '_'");
+  return Status();
 }
 
 }  // namespace tailrace

@@ -25,6 +25,10 @@ Status check_serve_config(const ServeConfig& config);
 // Settles engine.device as kCpu or kCuda, and refuses what the settled device cannot do.
 Status settle_device(EngineOptions& engine, const BuildFacts& facts);
 
+// Refuses addresses, keys, models and profiles that no agent's file could hold or no agent could use; the address comes
+// out in its shortest form.
+Status settle_launch(LaunchConfig& config);
+
 // Exists, or is a hub id (gets the command that downloads it), or is neither.
 Status check_model_path(const std::string& path);
 

@@ -256,6 +256,25 @@ TEST(Config, other_commands) {
   EXPECT_FALSE(parse({"frobnicate"}).has_value());
 }
 
+TEST(Config, launch_takes_an_address_that_agents_can_use) {
+  const auto launched = [](std::vector<std::string> args) {
+    args.insert(args.begin(), "launch");
+    const auto parsed = parse_command_line(args, {}, {});
+    return parsed ? std::get<LaunchConfig>(*parsed).base_url : "fault: " + parsed.error().message();
+  };
+  EXPECT_EQ(launched({"codex"}), "http://127.0.0.1:8000");
+  EXPECT_EQ(launched({"claude", "--port", "81"}), "http://127.0.0.1:81");
+  EXPECT_EQ(launched({"codex", "--base-url", "https://h/a//", "--profile", "p-1"}), "https://h/a");
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"codex", "--base-url", "h:1"}, {"codex", "--base-url", "http://u:p@h"}, {"codex", "--base-url", "http://h?q"},
+           {"codex", "--base-url", "http://h:1/v1"}, {"codex", "--base-url", "http://h:99999"},
+           {"codex", "--base-url", "http://h", "--port", "1"}, {"codex", "--port", "0"}, {"codex", "--api-key", "a b"},
+           {"codex", "--api-key", "a\n"}, {"codex", "--model", "\xff"}, {"codex", "--profile", "../x"},
+           {"claude", "--profile", "x"}, {"codex", "--profile", "x", "--file", "y"}, {"emacs"}, {}}) {
+    EXPECT_EQ(launched(args).rfind("fault: ", 0), 0u) << testing::PrintToString(args);
+  }
+}
+
 TEST(Config, bench_takes_a_model_contexts_and_rows) {
   Paths paths;
   const auto parse = [](const std::vector<std::string>& args) { return parse_command_line(args, {}, {}); };

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
+
+#include "server/text_edits.h"
 
 namespace tailrace {
 namespace {
@@ -14,6 +15,7 @@ struct Statement {
   Kind kind = Kind::kBlank;
   Path path;                  // of a header, or of a member within its table
   size_t begin = 0, end = 0;  // bytes; the line break included
+  size_t value_begin = 0, value_end = 0;
   int line = 1;
 };
 
@@ -29,7 +31,7 @@ bool is_bare(char c) {
 // Cuts a text into statements; values are skipped over, not read.
 class Scanner {
  public:
-  explicit Scanner(std::string_view text) : text_(text) {}
+  explicit Scanner(std::string_view text) : text_(text), at_(byte_order_mark(text)) {}
 
   Expected<std::vector<Statement>> run() {
     std::vector<Statement> out;
@@ -72,7 +74,9 @@ class Scanner {
       ++at_;
       skip_blanks();
       if (peek() == '\n' || peek() == '#') return wrong("a key without a value");
+      statement.value_begin = at_;
       if (Status status = skip_value(); !status.ok()) return status;
+      statement.value_end = text_.find_last_not_of(" \t\r", at_ - 1) + 1;
     }
     return end_of_line();
   }
@@ -152,7 +156,7 @@ class Scanner {
   }
 
   const std::string_view text_;
-  size_t at_ = 0;
+  size_t at_;
   int line_ = 1;
 };
 
@@ -160,37 +164,33 @@ bool begins_with(const Path& path, const Path& start) {
   return path.size() >= start.size() && std::equal(start.begin(), start.end(), path.begin());
 }
 
-struct Edit {
-  size_t begin, end;
-  std::string text;
-};
+std::string lines_of(const std::vector<TomlMember>& members, const std::string& line_break) {
+  std::string out;
+  for (const TomlMember& member : members) out += member.key + " = " + member.value + line_break;
+  return out;
+}
 
-std::string line_of(const TomlMember& member) { return member.key + " = " + member.value + "\n"; }
-
-// The statements of one table, [first, last): members get their values where they are, the rest
-// goes to `place`.
-Status set_members(const std::vector<Statement>& all, size_t first, size_t last,
-                   const std::vector<TomlMember>& members, size_t place, std::vector<Edit>& edits) {
-  std::string added;
+// The statements of one table, [first, last): members get their values where they are. Returns those
+// that are not there.
+Expected<std::vector<TomlMember>> set_members(const std::vector<Statement>& all, size_t first, size_t last,
+                                              const std::vector<TomlMember>& members, TextEdits& edits) {
+  std::vector<TomlMember> absent;
   for (const TomlMember& member : members) {
     const Statement* found = nullptr;
     for (size_t i = first; i < last; ++i) {
       const Statement& statement = all[i];
       if (statement.kind != Statement::Kind::kMember || statement.path[0] != member.key) continue;
       if (found != nullptr || statement.path.size() > 1)
-        return fault(statement.line,
-                     member.key + " is written in a way that this does not understand")
-            .value();
+        return fault(statement.line, member.key + " is written in a way that this does not understand");
       found = &statement;
     }
-    if (found != nullptr) {
-      edits.push_back({found->begin, found->end, line_of(member)});
+    if (found == nullptr) {
+      absent.push_back(member);
     } else {
-      added += line_of(member);
+      edits.replace(found->value_begin, found->value_end, member.value);
     }
   }
-  if (!added.empty()) edits.push_back({place, place, added});
-  return Status();
+  return absent;
 }
 
 bool is_header(const Statement& statement) {
@@ -227,7 +227,7 @@ int other_spelling(const std::vector<Statement>& all, const Path& table,
 std::string header_of(const Path& table) {
   std::string out = "[";
   for (const auto& part : table) out += (out.size() > 1 ? "." : "") + part;
-  return out + "]\n";
+  return out + "]";
 }
 
 }  // namespace
@@ -250,51 +250,48 @@ std::string toml_string(std::string_view text) {
 Expected<std::string> set_in_toml(std::string_view text, const std::vector<TomlMember>& top,
                                   const std::vector<std::string>& table,
                                   const std::vector<TomlMember>& members) {
-  std::string whole(text);
-  if (!whole.empty() && whole.back() != '\n') whole += '\n';
+  const size_t beginning = byte_order_mark(text);
+  const std::string line_break = line_break_of(text);
+  const bool open_end = text.size() > beginning && text.back() != '\n';
+  const std::string whole = std::string(text) + (open_end ? line_break : "");
   const auto scanned = Scanner(whole).run();
   if (!scanned) return fail(scanned.error());
   const std::vector<Statement>& all = *scanned;
-  if (const int line = other_spelling(all, table, members); line > 0) {
-    return fault(line, header_of(table).substr(0, header_of(table).size() - 1) +
-                           " is written in a way that this does not understand");
-  }
+  if (const int line = other_spelling(all, table, members); line > 0)
+    return fault(line, header_of(table) + " is written in a way that this does not understand");
   const auto next_header = [&](size_t from) {
     return static_cast<size_t>(
         std::find_if(all.begin() + static_cast<long>(from), all.end(), is_header) - all.begin());
   };
-  std::vector<Edit> edits;
+  TextEdits edits(whole);
+  bool appended = false;
+  const auto insert = [&](size_t place, const std::string& lines) {
+    appended |= place == whole.size();
+    edits.insert(place, lines);
+  };
   const size_t first_header = next_header(0);
-  size_t place = 0;
+  size_t place = beginning;
   for (size_t i = 0; i < first_header; ++i) {
     if (all[i].kind == Statement::Kind::kMember) place = all[i].end;
   }
-  if (Status status = set_members(all, 0, first_header, top, place, edits); !status.ok())
-    return fail(status);
-  if (place == 0 && !whole.empty() && !edits.empty()) edits.back().text += "\n";
+  auto absent = set_members(all, 0, first_header, top, edits);
+  if (!absent) return fail(absent.error());
+  const bool ahead_of_all = place == beginning && whole.size() > beginning;
+  if (!absent->empty()) insert(place, lines_of(*absent, line_break) + (ahead_of_all ? line_break : ""));
   const auto header = std::find_if(all.begin(), all.end(), [&](const Statement& statement) {
     return statement.kind == Statement::Kind::kTable && statement.path == table;
   });
+  if (header == all.end()) {
+    insert(whole.size(), line_break + header_of(table) + line_break + lines_of(members, line_break));
+    return edits.apply();
+  }
   const auto first = static_cast<size_t>(header - all.begin()) + 1;
-  const bool there = header != all.end();
-  const size_t end_of_table = there ? header->end : whole.size();
-  if (!there) edits.push_back({whole.size(), whole.size(), "\n" + header_of(table)});
-  if (Status status = set_members(all, there ? first : 0, there ? next_header(first) : 0, members,
-                                  end_of_table, edits);
-      !status.ok()) {
-    return fail(status);
-  }
-  // What is added stands before what is replaced at the same place.
-  std::stable_sort(edits.begin(), edits.end(), [](const Edit& a, const Edit& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
-  std::string out;
-  size_t at = 0;
-  for (const Edit& edit : edits) {
-    out += whole.substr(at, edit.begin - at) + edit.text;
-    at = edit.end;
-  }
-  return out + whole.substr(at);
+  absent = set_members(all, first, next_header(first), members, edits);
+  if (!absent) return fail(absent.error());
+  if (!absent->empty()) insert(header->end, lines_of(*absent, line_break));
+  std::string out = edits.apply();
+  if (open_end && !appended) out.resize(out.size() - line_break.size());
+  return out;
 }
 
 }  // namespace tailrace

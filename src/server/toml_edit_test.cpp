@@ -20,10 +20,24 @@ TEST(TomlEdit, everything_else_stays_byte_by_byte) {
                    "\"\"\"\n[providers.here]\nmodel = 1\n\"\"\"\"\n"
                    "\n[a]\nmodel = 5\n\n[providers.here] # kept\nport = 1\nmine = { x = \"]\" "
                    "}\n\n[[b]]\nurl = 2"),
-            "# mine\nother = [\n  1, # one ]\n  2\n]\nmodel = \"m\"\ntext = "
+            "# mine\nother = [\n  1, # one ]\n  2\n]\nmodel = \"m\" # why\ntext = "
             "\"\"\"\n[providers.here]\nmodel = 1\n\"\"\"\"\n"
             "\n[a]\nmodel = 5\n\n[providers.here] # kept\nurl = \"u\"\nport = 7\nmine = { x = "
-            "\"]\" }\n\n[[b]]\nurl = 2\n");
+            "\"]\" }\n\n[[b]]\nurl = 2");
+}
+
+TEST(TomlEdit, a_changed_line_keeps_all_but_its_value) {
+  EXPECT_EQ(edited("  \"model\"\t= 'old'\t# why\r\n\r\n[providers . 'here']\r\nport= [ # one\r\n"
+                   " 1 ]\t\r\nurl = 'u' # q"),
+            "  \"model\"\t= \"m\"\t# why\r\n\r\n[providers . 'here']\r\nport= 7\t\r\nurl = \"u\" # q");
+}
+
+TEST(TomlEdit, added_lines_break_as_the_others) {
+  EXPECT_EQ(edited("\xEF\xBB\xBF[a]\r\nx = 1"),
+            "\xEF\xBB\xBFmodel = \"m\"\r\n\r\n[a]\r\nx = 1\r\n\r\n[providers.here]\r\n"
+            "url = \"u\"\r\nport = 7\r\n");
+  EXPECT_EQ(edited("x = 1"), "x = 1\nmodel = \"m\"\n\n[providers.here]\nurl = \"u\"\nport = 7\n");
+  EXPECT_EQ(edited("model = 2\n[providers.here]"), "model = \"m\"\n[providers.here]\nurl = \"u\"\nport = 7\n");
 }
 
 TEST(TomlEdit, top_level_members_come_before_the_first_table) {
