@@ -47,7 +47,8 @@ ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest&
   auto kwargs = template_kwargs(request, text.chat_template->source());
   if (!kwargs) return api_fail(kwargs.error());
   ChatInput input;
-  input.messages = messages_for_template(request.messages, model.output, text.chat_template->source());
+  input.messages = messages_for_template(request.messages, model.output, text.chat_template->source(),
+                                         text.chat_template->habits());
   if (!tools.empty()) input.tools = tools_for_template(tools, model.output);
   input.kwargs = std::move(*kwargs);
   input.add_generation_prompt = request.add_generation_prompt;

@@ -82,11 +82,48 @@ void reasoning_to_parts(Json& messages) {
   }
 }
 
+// Puts `message`'s text behind that of the last of `out`.
+void join_last(const Json& message, Json& out) {
+  out.back()["content"].get_ref<std::string&>() += "\n\n" + message["content"].get_ref<const std::string&>();
+}
+
+// System messages behind the first as the users' they stand by.
+Json later_system_to_user(const Json& messages) {
+  Json out = Json::array();
+  bool by_user = false;  // the last message is one that was a system message: a user's joins it
+  for (const Json& message : messages) {
+    const bool later = message["role"] == "system" && !out.empty();
+    const bool after_user = !out.empty() && out.back()["role"] == "user";
+    Json here = message;
+    if (later) {
+      here["role"] = "user";
+      here["content"] = "<system>\n" + message["content"].get_ref<const std::string&>() + "\n</system>";
+    }
+    const bool joins = after_user && (later || (by_user && here["role"] == "user"));
+    by_user = later && (by_user || !after_user);
+    joins ? join_last(here, out) : out.push_back(std::move(here));
+  }
+  return out;
+}
+
+Json alternating(const Json& messages) {
+  Json out = Json::array();
+  for (const Json& message : messages) {
+    const Json last = out.empty() ? Json() : out.back()["role"];
+    const bool joins = message["role"] == "user" && (last == "user" || last == "tool");
+    joins ? join_last(message, out) : out.push_back(message);
+  }
+  return out;
+}
+
 }  // namespace
 
-Json messages_for_template(const Json& messages, const OutputFormat& format, std::string_view template_source) {
+Json messages_for_template(const Json& messages, const OutputFormat& format, std::string_view template_source,
+                           const TemplateHabits& habits) {
   const bool single = format.tools == ToolFormat::kHarmony || format.tools == ToolFormat::kLlama3;
   Json out = single ? one_call_per_message(messages) : messages;
+  if (!habits.later_system) out = later_system_to_user(out);
+  if (!habits.user_runs) out = alternating(out);
   if (format.reasoning == ReasoningFormat::kHarmony) reasoning_to_thinking(out);
   if (format.tools == ToolFormat::kMistral) shorten_ids(out);
   const bool thinking_parts = template_source.find("'thinking'") != std::string_view::npos;

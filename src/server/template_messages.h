@@ -6,6 +6,7 @@
 
 #include "output/output_format.h"
 #include "server/json.h"
+#include "text/chat_template.h"
 
 namespace tailrace {
 
@@ -15,9 +16,14 @@ namespace tailrace {
 //
 // gpt-oss: the reasoning before a call is `thinking`; content beside it joins it, since the template takes only one.
 //
+// Templates that know no system message but the first: a later one is the user's, between <system> and </system>. Where
+// users and assistants have to alternate, user messages that follow each other are one, and one behind a tool's result
+// joins that.
+//
 // Mistral: ids of calls are nine letters and digits; any other id is replaced, the same one everywhere. Where the
 // template knows "thinking" parts, reasoning becomes one.
-Json messages_for_template(const Json& messages, const OutputFormat& format, std::string_view template_source);
+Json messages_for_template(const Json& messages, const OutputFormat& format, std::string_view template_source,
+                           const TemplateHabits& habits = {});
 
 // gpt-oss: a description, since the template cannot do without.
 Json tools_for_template(const Json& tools, const OutputFormat& format);

@@ -50,5 +50,36 @@ TEST(TemplateMessages, mistral_takes_ids_of_nine_and_thinking_parts) {
   EXPECT_EQ(messages_for_template(two_calls(), format, "")[4]["reasoning_content"], "s");
 }
 
+std::string folded(const std::string& roles, const TemplateHabits& habits) {
+  Json messages = Json::array();
+  for (const char role : roles) {
+    const char* name = role == 's' ? "system" : role == 'u' ? "user" : role == 't' ? "tool" : "assistant";
+    messages.push_back({{"role", name}, {"content", std::to_string(messages.size())}});
+  }
+  std::string out;
+  for (const Json& message : messages_for_template(messages, {}, "", habits))
+    out += message["role"].get<std::string>().substr(0, 1) + "(" + message["content"].get<std::string>() + ") ";
+  return out;
+}
+
+TEST(TemplateMessages, later_system_messages_become_the_users) {
+  const TemplateHabits first_only{.later_system = false};
+  EXPECT_EQ(folded("sus", {}), "s(0) u(1) s(2) ");
+  EXPECT_EQ(folded("su", first_only), "s(0) u(1) ");
+  EXPECT_EQ(folded("sus", first_only), "s(0) u(1\n\n<system>\n2\n</system>) ");
+  EXPECT_EQ(folded("uasu", first_only), "u(0) a(1) u(<system>\n2\n</system>\n\n3) ");
+  EXPECT_EQ(folded("uuatssu", first_only),
+            "u(0) u(1) a(2) t(3) u(<system>\n4\n</system>\n\n<system>\n5\n</system>\n\n6) ");
+  EXPECT_EQ(folded("usu", first_only), "u(0\n\n<system>\n1\n</system>) u(2) ");
+}
+
+TEST(TemplateMessages, users_alternate_where_they_have_to) {
+  const TemplateHabits strict{.later_system = false, .user_runs = false};
+  EXPECT_EQ(folded("uua", {}), "u(0) u(1) a(2) ");
+  EXPECT_EQ(folded("suuau", strict), "s(0) u(1\n\n2) a(3) u(4) ");
+  EXPECT_EQ(folded("uatu", strict), "u(0) a(1) t(2\n\n3) ");
+  EXPECT_EQ(folded("uatsu", strict), "u(0) a(1) t(2\n\n<system>\n3\n</system>\n\n4) ");
+}
+
 }  // namespace
 }  // namespace tailrace

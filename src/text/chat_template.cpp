@@ -37,7 +37,23 @@ Expected<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(std::string_
   tk_string error{};
   const tk_status status = tk_template_new(to_tk(source), &c, &handle, &error);
   if (status != TK_OK) return fail(to_status(status, error));
-  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle, std::string(source)));
+  std::shared_ptr<ChatTemplate> out(new ChatTemplate(handle, std::string(source)));
+  // Nothing is to be told from a template that does not even write a plain conversation.
+  if (out->writes("uau")) out->habits_ = {.later_system = out->writes("susasus"), .user_runs = out->writes("uuauu")};
+  return out;
+}
+
+bool ChatTemplate::writes(std::string_view roles) const {
+  const auto content = [](size_t i) { return "probe" + std::to_string(i) + "."; };
+  ChatInput input;
+  for (size_t i = 0; i < roles.size(); ++i) {
+    const char* role = roles[i] == 's' ? "system" : roles[i] == 'u' ? "user" : "assistant";
+    input.messages.push_back({{"role", role}, {"content", content(i)}});
+  }
+  const auto text = render(input);
+  size_t at = 0;
+  for (size_t i = 0; text && i < roles.size() && at != std::string::npos; ++i) at = text->find(content(i), at);
+  return text && at != std::string::npos;
 }
 
 ChatTemplate::~ChatTemplate() { tk_template_free(handle_); }

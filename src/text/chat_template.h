@@ -40,6 +40,12 @@ struct RenderedPrompt {
   std::vector<TokenId> ids;
 };
 
+// Conversations that not every template can write: some raise at them, some leave a message out.
+struct TemplateHabits {
+  bool later_system = true;  // system messages behind the first message
+  bool user_runs = true;     // one user message after another
+};
+
 // Thread-safe and immutable.
 class ChatTemplate {
  public:
@@ -62,12 +68,17 @@ class ChatTemplate {
                                       const std::vector<TokenId>& control_ids) const;
 
   const std::string& source() const { return source_; }
+  // Found by rendering such conversations, when it was compiled.
+  const TemplateHabits& habits() const { return habits_; }
 
  private:
   ChatTemplate(tk_template* handle, std::string source) : handle_(handle), source_(std::move(source)) {}
+  // Whether every message comes, in its order. `roles`: s(ystem), u(ser) or a(ssistant), a message each.
+  bool writes(std::string_view roles) const;
 
   tk_template* handle_;
   std::string source_;
+  TemplateHabits habits_;
 };
 
 }  // namespace tailrace

@@ -64,6 +64,25 @@ TEST_F(TextModelTest, chat_template_in_its_three_places) {
   EXPECT_EQ(error.rfind(dir_.string() + ": the chat template cannot be used: line 2: unknown filter 'sparkle'", 0), 0u) << error;
 }
 
+TEST_F(TextModelTest, what_a_template_cannot_write_is_found_out) {
+  const auto habits = [&](const std::string& body) {
+    write("chat_template.jinja", "{% for m in messages %}" + body + "{% endfor %}");
+    const TemplateHabits found = load()->chat_template->habits();
+    return std::string(found.later_system ? "system " : "") + (found.user_runs ? "runs" : "");
+  };
+  const auto raises = [](const std::string& when) {
+    return "{% if " + when + " %}{{ raise_exception('x') }}{% endif %}";
+  };
+  const char* later = "m.role == 'system' and not loop.first";
+  const std::string plain = "{{ m.role }}: {{ m.content | trim }}\n";
+  EXPECT_EQ(habits(plain), "system runs");
+  EXPECT_EQ(habits(raises(later) + plain), "runs");
+  EXPECT_EQ(habits(std::string("{% if not (") + later + ") %}" + plain + "{% endif %}"), "runs") << "left out";
+  EXPECT_EQ(habits(raises("not loop.first and m.role == loop.previtem.role") + plain), "system ");
+  EXPECT_EQ(habits(raises("(m.role == 'user') != (loop.index0 % 2 == 0)") + plain), "");
+  EXPECT_EQ(habits("{% if loop.last %}" + plain + "{% endif %}"), "system runs") << "not a conversation: nothing is known";
+}
+
 TEST_F(TextModelTest, a_template_that_refuses_a_short_chat_is_found_out_without_a_client) {
   EXPECT_TRUE(load()->try_chat().ok()) << "no template: nothing to try";
   write("chat_template.jinja", "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}");
