@@ -1,6 +1,7 @@
 // The tool parts of a chat request: the functions offered, the choice among them, and calls in earlier messages.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -15,10 +16,17 @@ inline constexpr size_t kMaxToolNameBytes = 64;
 inline constexpr size_t kMaxCallsPerMessage = 256;
 inline constexpr size_t kMaxCallIdBytes = 256;
 
+// A function of a namespace, as Responses name it. Models know it as NAMESPACE__NAME.
+struct NamespacedName {
+  std::string space, name;
+  std::string joined() const { return space + "__" + name; }
+};
+
 // What a request says about tools.
 struct ToolParams {
   Json offered = Json::array();  // as on the wire, null members and "strict" dropped; empty also for tool_choice "none"
   std::set<std::string> strict;  // names of those whose arguments must follow their schema
+  std::map<std::string, NamespacedName> namespaced;  // those that are in a namespace, by the names in `offered`
   bool required = false;         // tool_choice: a call must come,
   std::string forced;            // of this function, unless ""
   bool parallel_calls = true;

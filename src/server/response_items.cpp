@@ -69,6 +69,8 @@ void ResponseItems::begin(const AnswerPiece& piece) {
                     {"call_id", piece.call_id},
                     {"name", piece.name},
                     {"arguments", ""}});
+      if (const auto found = rules_.namespaced.find(piece.name); found != rules_.namespaced.end())
+        item_.update({{"name", found->second.name}, {"namespace", found->second.space}});
   }
   tell("response.output_item.added", {{"item", item_}});
   if (piece.kind != Kind::kCall) tell_part("response.content_part.added");

@@ -3,10 +3,12 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "server/answer_writer.h"
+#include "server/chat_tools.h"
 #include "text/tokenizer.h"
 
 namespace tailrace {
@@ -19,6 +21,7 @@ class ResponseItems {
     std::string token;  // part of the items' ids
     bool encrypted_reasoning = false;
     std::shared_ptr<const Tokenizer> tokenizer;
+    std::map<std::string, NamespacedName> namespaced;  // as in ToolParams
   };
   // Told of each event: its type and its members. Null: nobody listens.
   using Listener = std::function<void(const char* type, Json members)>;

@@ -178,7 +178,10 @@ ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::st
   if (!plan) return api_fail(in_own_words(std::move(plan.error())));
   ResponsesAnswer answer{
       .head = response_head(*request, "resp_" + token, model, plan->requests[0]->sampling),
-      .rules = {.token = token, .encrypted_reasoning = request->encrypted_reasoning, .tokenizer = plan->tokenizer},
+      .rules = {.token = token,
+                .encrypted_reasoning = request->encrypted_reasoning,
+                .tokenizer = plan->tokenizer,
+                .namespaced = std::move(request->chat.tools.namespaced)},
       .store = nullptr,
       .owner = owner,
       .turns = {}};

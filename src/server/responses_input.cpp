@@ -59,7 +59,6 @@ ApiExpected<std::string> text_of(const Json* value, const std::string& path, Par
 void ignore_labels(FieldReader& fields) {
   for (const char* label : {"type", "id", "status"}) fields.ignore(label);
   fields.refuse("caller", {Json{{"type", "direct"}}}, "there are no programs that call tools");
-  fields.refuse("namespace", {Json("")}, "tools have no namespaces");
 }
 
 }  // namespace
@@ -121,6 +120,8 @@ std::optional<ApiError> ResponsesConversation::add_call(const Json& item, const 
   fields.read("call_id", id, kMaxCallIdBytes);
   fields.read("name", name, kMaxTextBytes);
   fields.read("arguments", arguments, kMaxTextBytes);
+  std::string space;
+  fields.read("namespace", space, kMaxToolNameBytes);
   ignore_labels(fields);
   fields.ignore("parsed_arguments");  // added by client libraries
   fields.refuse("async", {Json(false)}, "calls are answered before the model goes on");
@@ -128,6 +129,7 @@ std::optional<ApiError> ResponsesConversation::add_call(const Json& item, const 
   if (fields.ok() && id.empty()) fields.set_error("call_id", "is required");
   auto call = make_call(fields, id, name, arguments, calls_);
   if (!call) return call.error();
+  if (!space.empty()) (*call)["function"]["name"] = NamespacedName{space, name}.joined();
   Json& message = assistant(/*closed=*/false);
   if (message.contains("tool_calls") && message["tool_calls"].size() >= kMaxCallsPerMessage) {
     return fault(path, "is one call too many of one message");

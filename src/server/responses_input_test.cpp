@@ -84,6 +84,14 @@ TEST(ResponsesInput, sealed_reasoning_comes_back) {
   }
 }
 
+TEST(ResponsesInput, a_call_of_a_namespace_has_its_joined_name) {
+  ResponsesConversation conversation;
+  const Json items = Json::parse(
+      R"([{"type":"function_call","call_id":"a","name":"close","namespace":"agents","arguments":"{}"}])");
+  EXPECT_FALSE(conversation.add_items(items, "input").has_value());
+  EXPECT_EQ(conversation.take_messages()[0]["tool_calls"][0]["function"]["name"], "agents__close");
+}
+
 TEST(ResponsesInput, faults_name_their_path) {
   const std::vector<std::pair<std::string, std::string>> faults = {
       {R"("text")", "input[1]"},
@@ -102,7 +110,7 @@ TEST(ResponsesInput, faults_name_their_path) {
       {R"({"type":"function_call","call_id":"a","name":"f","arguments":"[]"})", "input[1].arguments"},
       {R"({"type":"function_call","call_id":"a","name":"","arguments":"{}"})", "input[1].name"},
       {R"({"type":"function_call","name":"f","arguments":"{}"})", "input[1].call_id"},
-      {R"({"type":"function_call","call_id":"a","name":"f","arguments":"{}","namespace":"mcp"})", "input[1].namespace"},
+      {R"({"type":"function_call","call_id":"a","name":"f","arguments":"{}","namespace":7})", "input[1].namespace"},
       {R"({"type":"function_call_output","call_id":"a","output":"x"})", "input[1].call_id"},
       {R"({"type":"function_call_output","call_id":"c1"})", "input[1].output"},
       {R"({"type":"reasoning","summary":[],"encrypted_content":"gAAAA"})", "input[1].encrypted_content"},

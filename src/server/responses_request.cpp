@@ -129,28 +129,95 @@ void read_text(FieldReader& fields, ResponsesRequest& out) {
   if (const Json* format = text.get("format")) out.echo["text"]["format"] = *format;
 }
 
-// {"type": "function", "name", "description", "parameters", "strict"}
+// Reads the tools of a request.
+class ToolReader {
+ public:
+  explicit ToolReader(ToolParams& out) : out_(out) {}
+
+  std::optional<ApiError> read(const Json& tools) {
+    for (size_t i = 0; i < tools.size(); ++i) {
+      const std::string at = "tools[" + std::to_string(i) + "]";
+      const std::string type = type_of(tools[i]);
+      auto error = type == "function"    ? add_function(tools[i], at)
+                   : type == "namespace" ? add_namespace(tools[i], at)
+                                         : wrong_kind(tools[i], at, type, "only 'function' and 'namespace' are");
+      if (error) return error;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static std::string type_of(const Json& tool) {
+    std::string type;
+    if (tool.is_object()) FieldReader(tool).read("type", type, 64);
+    return type;
+  }
+
+  static ApiError wrong_kind(const Json& tool, const std::string& at, const std::string& type, const char* served) {
+    if (!tool.is_object()) return bad_field(at, at + " must be an object, not " + json_kind(tool)).value();
+    const std::string what = type.empty() ? " must be 'function'" : " '" + type + "' is not served: " + served;
+    return bad_field(at + ".type", at + ".type" + what, "unsupported_parameter").value();
+  }
+
+  std::optional<ApiError> offer(Json function, const std::string& at) {
+    if (out_.offered.size() >= kMaxTools)
+      return bad_field("tools", "tools holds more than " + std::to_string(kMaxTools) + " functions").value();
+    const std::string name = function["name"];
+    if (!names_.insert(name).second)
+      return bad_field(at + ".name", at + ".name '" + name + "' is offered twice").value();
+    out_.offered.push_back({{"type", "function"}, {"function", std::move(function)}});
+    return std::nullopt;
+  }
+
+  // {"type": "function", "name", "description", "parameters", "strict"}
+  std::optional<ApiError> add_function(const Json& tool, const std::string& at) {
+    std::set<std::string> names;
+    auto function = check_function(tool, at, names, out_.strict, /*typed=*/true);
+    return function ? offer(std::move(*function), at) : std::optional(std::move(function.error()));
+  }
+
+  // {"type": "namespace", "name", "description", "tools"}. What it says of itself stands before what its first function
+  // says: templates know no namespaces.
+  std::optional<ApiError> add_namespace(const Json& tool, const std::string& at) {
+    FieldReader fields(tool, at + ".");
+    std::string space, description;
+    fields.ignore("type");
+    fields.read("name", space, kMaxToolNameBytes);
+    fields.read("description", description, kMaxTextBytes);
+    const Json* tools = fields.get("tools");
+    fields.refuse_unknown();
+    if (fields.ok() && space.empty()) fields.set_error("name", "is required");
+    if (fields.ok() && (tools == nullptr || !tools->is_array())) fields.set_error("tools", "must be an array");
+    if (!fields.ok()) return fields.error();
+    for (size_t i = 0; i < tools->size(); ++i) {
+      const std::string inner = at + ".tools[" + std::to_string(i) + "]";
+      const std::string type = type_of((*tools)[i]);
+      if (type != "function") return wrong_kind((*tools)[i], inner, type, "only 'function' is");
+      std::set<std::string> names, strict;
+      auto function = check_function((*tools)[i], inner, names, strict, /*typed=*/true);
+      if (!function) return std::move(function.error());
+      const NamespacedName name{space, (*function)["name"]};
+      (*function)["name"] = name.joined();
+      if (i == 0 && !description.empty()) {
+        const std::string own = function->value("description", "");
+        (*function)["description"] = description + (own.empty() ? "" : "\n\n" + own);
+      }
+      if (!strict.empty()) out_.strict.insert(name.joined());
+      out_.namespaced[name.joined()] = name;
+      if (auto error = offer(std::move(*function), inner)) return error;
+    }
+    return std::nullopt;
+  }
+
+  ToolParams& out_;
+  std::set<std::string> names_;
+};
+
 void read_functions(FieldReader& fields, ToolParams& out) {
   const Json* tools = fields.get("tools");
   if (tools == nullptr) return;
   if (!tools->is_array()) return fields.set_error("tools", std::string("must be an array, not ") + json_kind(*tools));
-  if (tools->size() > kMaxTools)
-    return fields.set_error("tools", "holds more than " + std::to_string(kMaxTools) + " functions");
-  std::set<std::string> names;
-  for (size_t i = 0; i < tools->size(); ++i) {
-    const std::string at = "tools[" + std::to_string(i) + "]";
-    const Json& tool = (*tools)[i];
-    if (!tool.is_object()) return fields.set_error(at, std::string("must be an object, not ") + json_kind(tool));
-    std::string type;
-    FieldReader(tool).read("type", type, 64);
-    if (type != "function") {
-      const std::string what = type.empty() ? "must be 'function'" : "'" + type + "' is not served: only 'function' is";
-      return fields.set_error(at + ".type", what, "unsupported_parameter");
-    }
-    auto function = check_function(tool, at, names, out.strict, /*typed=*/true);
-    if (!function) return fields.adopt(std::move(function.error()));
-    out.offered.push_back({{"type", "function"}, {"function", std::move(*function)}});
-  }
+  if (auto error = ToolReader(out).read(*tools)) fields.adopt(std::move(*error));
 }
 
 void read_choice(FieldReader& fields, ToolParams& out) {

@@ -187,6 +187,74 @@ TEST(Responses, calls_are_items_of_their_own_and_may_be_bounded_to_one) {
   EXPECT_EQ(respond(fixture, body)["output"][0]["type"], "message");
 }
 
+TEST(Responses, functions_of_a_namespace_are_called_by_both_names) {
+  FixtureOptions options = agent();
+  options.scripts = {options.scripts.back(), {"spaced", {"</think>", "<tool_call>{\"name\":\"agents__", "close\"",
+                                                         ",\"arguments\":{\"id\":\"a\"}}", "</tool_call>"}}};
+  ServerFixture fixture(options);
+  const Json space = {{"type", "namespace"}, {"name", "agents"}, {"description", "Helpers."},
+                      {"tools", Json::array({tool("open"), tool("close")})}};
+  const Json tools = Json::array({tool("close"), space});
+  std::vector<Event> events;
+  const Json response = respond(fixture, ask("spaced", {{"tools", tools}}), &events);
+  EXPECT_EQ(response["tools"], tools);
+  const Json& call = response["output"][0];
+  EXPECT_EQ(call["type"], "function_call");
+  EXPECT_EQ(call["name"], "close");
+  EXPECT_EQ(call["namespace"], "agents");
+  EXPECT_EQ(call["arguments"], R"({"id":"a"})");
+  for (const Event& event : events) {
+    if (event.name == "response.function_call_arguments.done") EXPECT_EQ(event.data["name"], "close");
+  }
+  Json plain = respond(fixture, ask("calls", {{"tools", Json::array({tool("run"), space})}}))["output"][0];
+  EXPECT_FALSE(plain.contains("namespace"));
+}
+
+TEST(Responses, faults_of_namespaces_name_their_path) {
+  ServerFixture fixture(agent());
+  const auto fault = [&](Json space, Json other = tool("f")) {
+    space.update({{"type", "namespace"}});
+    return refused(fixture, ask("think", {{"tools", Json::array({std::move(other), std::move(space)})}}));
+  };
+  EXPECT_EQ(fault({{"tools", Json::array()}}), "tools[1].name");
+  EXPECT_EQ(fault({{"name", "n"}}), "tools[1].tools");
+  EXPECT_EQ(fault({{"name", "n"}, {"tools", Json::array({1})}}), "tools[1].tools[0]");
+  const Json custom = {{"type", "custom"}, {"name", "c"}};
+  EXPECT_EQ(fault({{"name", "n"}, {"tools", Json::array({custom})}}), "tools[1].tools[0].type");
+  EXPECT_EQ(fault({{"name", "n"}, {"tools", Json::array({tool("a b")})}}), "tools[1].tools[0].name");
+  EXPECT_EQ(fault({{"name", "n"}, {"tools", Json::array({tool("f")})}}, tool("n__f")), "tools[1].tools[0].name");
+  EXPECT_EQ(fault({{"name", "n"}, {"weight", 1}, {"tools", Json::array()}}), "tools[1].weight");
+}
+
+// As Codex 0.171 asks, in short.
+TEST(Responses, what_a_coding_agent_sends) {
+  ServerFixture fixture(agent());
+  const Json body = Json::parse(R"({"model": null, "stream": true, "tool_choice": "auto", "parallel_tool_calls": true,
+      "reasoning": {"summary": "auto"}, "store": false, "include": ["reasoning.encrypted_content"],
+      "prompt_cache_key": "k", "client_metadata": {"x-installation-id": "i"}, "temperature": 0,
+      "tools": [{"type": "function", "name": "get_time", "description": "d", "strict": false,
+                 "parameters": {"type": "object", "properties": {"tz": {"type": "string"}},
+                                "additionalProperties": false}},
+                {"type": "namespace", "name": "agents", "description": "Helpers.", "tools": [
+                  {"type": "function", "name": "close", "description": "d", "strict": false,
+                   "parameters": {"type": "object", "properties": {}}}]}],
+      "input": [
+        {"type": "message", "id": "msg_1", "role": "developer",
+         "content": [{"type": "input_text", "text": "You are."}]},
+        {"type": "message", "id": "msg_2", "role": "user", "content": [{"type": "input_text", "text": "<context/>"}]},
+        {"type": "message", "status": "completed", "id": "msg_3", "role": "assistant",
+         "content": [{"type": "output_text", "text": "Looking.", "annotations": [], "logprobs": []}]},
+        {"type": "function_call", "status": "completed", "id": "fc_1", "name": "close", "namespace": "agents",
+         "arguments": "{}", "call_id": "c1"},
+        {"type": "function_call_output", "id": "fco_1", "call_id": "c1", "output": "closed"},
+        {"type": "message", "id": "msg_4", "role": "user", "content": [{"type": "input_text", "text": "call"}]}]})");
+  const HttpReply reply = fixture.post(kPath, body);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json response = events_of(reply.body).back().data["response"];
+  EXPECT_EQ(response["status"], "completed");
+  EXPECT_EQ(response["output"][2]["name"], "get_time");
+}
+
 TEST(Responses, max_output_tokens_makes_it_incomplete) {
   ServerFixture fixture(agent());
   std::vector<Event> events;
