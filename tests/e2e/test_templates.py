@@ -174,6 +174,20 @@ def test_prompts(served, name, thinking):
     assert json.loads(text)["prompt"] == expected
 
 
+def test_no_message_is_refused_or_lost(served):
+    """Conversations as coding agents hold them: system messages between and behind turns, turns of one role in a row."""
+    running, _, _, _ = served
+    told = [{"role": "system", "content": f"told-{i}."} for i in range(2)]
+    more = {"role": "user", "content": "asked-0."}
+    for messages in ([SYSTEM, USER, told[0]], [USER, more], [SYSTEM, USER, told[0], ANSWER, told[1], more]):
+        ids = running.tokenize({"messages": messages})
+        _, text = running.post_raw("/detokenize", json.dumps({"tokens": ids}).encode())
+        prompt = json.loads(text)["prompt"]
+        at = [prompt.find(message["content"]) for message in messages]
+        first = messages[0]["role"] == "system"  # which Mistral Nemo has before the last turn
+        assert -1 not in at and at[first:] == sorted(at[first:]), prompt
+
+
 def test_request_text_never_becomes_control_tokens(served):
     """The same conversation with all control tokens spelled in every field has no more of them than without."""
     running, _, _, tags = served
