@@ -5,6 +5,7 @@
 #include "server/body_budget.h"
 #include "server/http_server_impl.h"
 #include "server/openapi.h"
+#include "server/query.h"
 #include "server/routes.h"
 #include "server/tokenize_routes.h"
 #include "server/tracked_exchange.h"
@@ -166,9 +167,7 @@ void HttpServer::Impl::models(const Exchange& exchange, const std::string& path)
   constexpr std::string_view kList = "/v1/models";
   if (path == kList)
     return send(exchange, json_response({{"object", "list"}, {"data", Json::array({entry})}}));
-  const std::string name = path.substr(kList.size() + 1);
-  if (name.empty())
-    return send(exchange, to_response({404, "There is no " + path + " here.", "", "not_found"}));
+  const std::string name = percent_decoded(path.substr(kList.size() + 1));
   if (Status found = check_model_name(*served, name); !found.ok()) {
     return send(exchange, to_response({404, found.message(), "model", "model_not_found"}));
   }
@@ -204,6 +203,7 @@ void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
 void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request,
                                    std::shared_ptr<void> guard) {
   const auto served = current_model();
+  if (request.path.starts_with("/v1/responses/")) return stored_response(exchange, request);
   if (request.path == "/abort") return abort_requests(exchange, request);
   if (request.path == "/flush_cache") {
     const auto flushed = flush_cache();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/query.h"
 #include "server/responses_input.h"
 #include "server/responses_request.h"
 #include "server/responses_writer.h"
@@ -14,7 +15,7 @@
 namespace tailrace {
 namespace {
 
-constexpr std::string_view kPrefix = "/v1/responses/", kItems = "/input_items";
+constexpr std::string_view kPrefix = "/v1/responses/", kItems = "/input_items", kCancel = "/cancel";
 
 int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -97,16 +98,6 @@ Json response_head(const ResponsesRequest& request, const std::string& id, const
   return out;
 }
 
-// One member of a query; "" when it is absent. Ids need no decoding.
-std::string_view query_member(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::string_view member = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(member.size() + 1, query.size()));
-    if (member.starts_with(name) && member.substr(name.size()).starts_with('=')) return member.substr(name.size() + 1);
-  }
-  return {};
-}
-
 HttpResponse json_text(std::string body) {
   HttpResponse response;
   response.body = std::move(body);
@@ -114,15 +105,16 @@ HttpResponse json_text(std::string body) {
 }
 
 // The whole input, earlier turns included, a page at a time.
-ApiExpected<HttpResponse> list_items(const StoredResponse& stored, std::string_view query) {
-  int limit = 20;
-  const std::string_view asked = query_member(query, "limit"), order = query_member(query, "order");
+ApiExpected<HttpResponse> list_items(const StoredResponse& stored, const Query& query) {
+  int limit = 0;
+  const std::string asked = query.find("limit").value_or("20"), order = query.find("order").value_or("desc");
   const auto read = std::from_chars(asked.data(), asked.data() + asked.size(), limit);
-  if (!asked.empty() &&
-      (read.ptr != asked.data() + asked.size() || read.ec != std::errc() || limit < 1 || limit > 100)) {
-    return bad_field("limit", "limit must be in [1, 100]");
+  if (read.ptr != asked.data() + asked.size() || read.ec != std::errc() || limit < 1 || limit > 100) {
+    return bad_field("limit", "limit must be a whole number from 1 to 100, not '" + asked.substr(0, 64) + "'");
   }
-  if (!order.empty() && order != "asc" && order != "desc") return bad_field("order", "order must be asc or desc");
+  if (order != "asc" && order != "desc") {
+    return bad_field("order", "order must be asc or desc, not '" + order.substr(0, 64) + "'");
+  }
   std::vector<Json> items;
   for (size_t i = 0; i + 1 < stored.turns.size(); ++i) {
     // What a client sent and this server labelled: it may hold more values than a request's body may.
@@ -134,8 +126,8 @@ ApiExpected<HttpResponse> list_items(const StoredResponse& stored, std::string_v
   }
   if (order != "asc") std::reverse(items.begin(), items.end());
   auto first = items.begin();
-  if (const std::string_view after = query_member(query, "after"); !after.empty()) {
-    first = std::find_if(first, items.end(), [&](const Json& item) { return item["id"] == after; });
+  if (const auto after = query.find("after")) {
+    first = std::find_if(first, items.end(), [&](const Json& item) { return item["id"] == *after; });
     if (first == items.end()) return bad_field("after", "after is the id of no item here");
     ++first;
   }
@@ -198,17 +190,24 @@ ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::st
 ApiExpected<HttpResponse> ResponsesApi::answer(std::string_view method, std::string_view path, std::string_view query,
                                                const Owner& owner) {
   std::string_view id = path.substr(kPrefix.size());
-  const bool items = method != "DELETE" && id.ends_with(kItems);
-  if (items) id.remove_suffix(kItems.size());
+  const bool items = id.ends_with(kItems), cancel = id.ends_with(kCancel);
+  id = id.substr(0, id.find('/'));
   if (method == "DELETE") {
     if (!store_->erase(std::string(id), owner)) return api_fail(not_stored(id, "", "not_found"));
     return json_text(dump_json({{"id", id}, {"object", "response"}, {"deleted", true}}));
   }
+  if (cancel) {
+    return api_fail({400,
+                     "Only a response that was created with \"background\": true can be cancelled, and this server has "
+                     "none. Close the connection of one that is being written, or POST /abort its id as request_id.",
+                     "", "unsupported"});
+  }
   const auto stored = store_->find(std::string(id), owner);
   if (!stored) return api_fail(not_stored(id, "", "not_found"));
-  if (items) return list_items(*stored, query);
-  if (query_member(query, "stream") == "true") {
-    return bad_field("stream", "stream: a stored response is given as a whole", "unsupported_parameter");
+  const Query asked(query);
+  if (items) return list_items(*stored, asked);
+  if (asked.find("stream").value_or("false") != "false") {
+    return bad_field("stream", "stream must be false: a stored response is given as a whole", "unsupported_parameter");
   }
   return json_text(stored->response);
 }

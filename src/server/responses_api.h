@@ -24,7 +24,8 @@ class ResponsesApi {
   ApiExpected<GenerationPlan> plan(const ServedModel& model, std::string_view body, const Owner& owner,
                                    const RequestBounds& bounds, const JsonLimits& limits, SeedSource& seeds);
 
-  // GET and DELETE of /v1/responses/ID, GET of /v1/responses/ID/input_items. `query`: as it stands behind the '?'.
+  // GET and DELETE of /v1/responses/ID, GET of its /input_items, POST of its /cancel (which only says why not).
+  // `query`: as it stands behind the '?'.
   ApiExpected<HttpResponse> answer(std::string_view method, std::string_view path, std::string_view query,
                                    const Owner& owner);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/http_answer.h"
+#include "server/query.h"
 
 namespace tailrace {
 namespace {
@@ -13,37 +14,38 @@ constexpr Route kRoutes[] = {
     {"GET", "/metrics", RouteKind::kProbe},
     {"GET", "/openapi.json", RouteKind::kOpen},
     {"GET", "/server_info"},
-    {"GET", "/v1/models"},
-    {"GET", "/v1/models/{model}"},
+    {"GET", "/v1/models", RouteKind::kPlain, "limit client_version"},  // Claude Code sends the one, Codex the other
+    {"GET", "/v1/models/{model}", RouteKind::kPlain, "", /*whole_rest=*/true},
     {"POST", "/v1/chat/completions", RouteKind::kGenerates},
     {"POST", "/v1/completions", RouteKind::kGenerates},
     {"POST", "/v1/responses", RouteKind::kGenerates},
-    {"POST", "/v1/messages", RouteKind::kGenerates},
-    {"POST", "/v1/messages/count_tokens"},
-    {"GET", "/v1/responses/{id}/input_items"},
-    {"GET", "/v1/responses/{id}"},
+    {"POST", "/v1/messages", RouteKind::kGenerates, "beta"},  // which Anthropic's clients put on every beta's request
+    {"POST", "/v1/messages/count_tokens", RouteKind::kPlain, "beta"},
+    {"GET", "/v1/responses/{id}/input_items", RouteKind::kPlain, "limit order after"},
+    {"POST", "/v1/responses/{id}/cancel"},
+    {"GET", "/v1/responses/{id}", RouteKind::kPlain, "stream"},
     {"DELETE", "/v1/responses/{id}"},
     {"POST", "/tokenize"},
     {"POST", "/detokenize"},
     {"POST", "/flush_cache"},
     {"POST", "/abort"},
     {"GET", "/v1/requests"},
-    {"GET", "/debug/steps"},
-    {"GET", "/debug/trace"},
+    {"GET", "/debug/steps", RouteKind::kPlain, "since"},
+    {"GET", "/debug/trace", RouteKind::kPlain, "seconds"},
     {"GET", "/", RouteKind::kOpen},
     {"GET", "/assets/{file}", RouteKind::kOpen},
 };
 
-bool matches(std::string_view pattern, std::string_view path) {
+bool matches(const Route& route, std::string_view path) {
+  std::string_view pattern = route.path;
   while (true) {
     const size_t brace = pattern.find('{');
     if (path.substr(0, brace) != pattern.substr(0, brace)) return false;
     if (brace == std::string_view::npos) return true;
     pattern.remove_prefix(pattern.find('}') + 1);
     path.remove_prefix(brace);
-    if (pattern.empty()) return true;
-    const size_t end = path.find('/');
-    if (end == 0 || end == std::string_view::npos) return false;
+    const size_t end = pattern.empty() && route.whole_rest ? path.size() : std::min(path.find('/'), path.size());
+    if (end == 0) return false;
     path.remove_prefix(end);
   }
 }
@@ -55,7 +57,7 @@ std::span<const Route> routes() { return kRoutes; }
 const Route* find_route(std::string_view method, std::string_view path) {
   const std::string_view wanted = method == "HEAD" ? "GET" : method;
   const auto found = std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& route) {
-    return route.method == wanted && matches(route.path, path);
+    return route.method == wanted && matches(route, path);
   });
   return found == std::end(kRoutes) ? nullptr : found;
 }
@@ -63,7 +65,7 @@ const Route* find_route(std::string_view method, std::string_view path) {
 std::string methods_of(std::string_view path) {
   std::string out;
   for (const Route& route : kRoutes) {
-    if (!matches(route.path, path) || out.find(route.method) != std::string::npos) continue;
+    if (!matches(route, path) || out.find(route.method) != std::string::npos) continue;
     out += (out.empty() ? "" : ", ") + std::string(route.method);
   }
   return out;
@@ -83,8 +85,12 @@ std::optional<HttpResponse> answer_by_head(const HttpRequest& head, bool keys_re
     response.headers.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
-  if (route != nullptr) return std::nullopt;
   const std::string shown = head.path.substr(0, 200), methods = methods_of(head.path);
+  if (route != nullptr) {
+    const bool any_query = route->kind == RouteKind::kOpen || route->kind == RouteKind::kProbe;
+    const auto fault = any_query ? std::nullopt : Query(head.query).fault(route->query, head.method + " " + shown);
+    return fault ? std::optional(to_response(*fault)) : std::nullopt;
+  }
   if (methods.empty()) return to_response({404, "There is no " + shown + " here.", "", "not_found"});
   HttpResponse response =
       to_response({405, shown + " takes " + methods + ", not " + head.method + ".", "", "method_not_allowed"});

@@ -17,10 +17,12 @@ enum class RouteKind {
   kProbe,      // without a key, at all times, also beyond --max-connections
 };
 
-// One method of one path. "{name}" stands for one segment of a path; at its end, for all the rest.
+// One method of one path. "{name}" stands for one segment of a path.
 struct Route {
   std::string_view method, path;
   RouteKind kind = RouteKind::kPlain;
+  std::string_view query = {};  // parameters that it takes, parted by blanks; probes and open ones ignore any
+  bool whole_rest = false;      // the name at the path's end may hold slashes
 };
 
 // docs/openapi.json describes each (openapi_test.cpp).
@@ -34,8 +36,8 @@ std::string methods_of(std::string_view path);
 
 bool always_answered(std::string_view path);
 
-// What needs no body: a missing or wrong key (401), an unknown path (404), another method than the path's (405). None for
-// what a route answers. `keys_required`: whether there are keys at all.
+// What needs no body: a missing or wrong key (401), an unknown path (404), another method than the path's (405), a query
+// parameter that it does not take (400). None for what a route answers. `keys_required`: whether there are keys.
 std::optional<HttpResponse> answer_by_head(const HttpRequest& head, bool keys_required);
 
 }  // namespace tailrace

@@ -6,6 +6,7 @@
 
 #include "server/http_answer.h"
 #include "server/json.h"
+#include "server/query.h"
 
 namespace tailrace {
 namespace {
@@ -13,22 +14,20 @@ namespace {
 constexpr int kMaxTraceSeconds = 60;
 constexpr auto kTraceTurn = std::chrono::milliseconds(50);  // how soon a client that left is noticed
 
-// The one parameter that a query may have, as a number of at most `most`; none: `absent`.
+// A parameter of the query as a number of at most `most`; none: `absent`.
 ApiExpected<uint64_t> number_of(std::string_view query, std::string_view name, uint64_t most,
                                 std::optional<uint64_t> absent) {
-  const auto bad = [&](std::string_view parameter, const std::string& message) {
-    return api_fail({400, message, std::string(parameter.substr(0, 64)), "invalid_value"});
+  const auto bad = [&](const std::string& what) {
+    return api_fail({400, std::string(name) + what, std::string(name), "invalid_value"});
   };
-  if (query.empty() && absent) return *absent;
-  const std::string_view key = query.substr(0, query.find('='));
-  if (query.find('&') != query.npos || key != name) {
-    return bad(key, "The query takes " + std::string(name) + "=NUMBER and nothing else.");
-  }
-  const std::string_view digits = query.substr(std::min(query.size(), key.size() + 1));
+  const auto digits = Query(query).find(name);
+  if (!digits && absent) return *absent;
+  if (!digits) return bad(" is required: " + std::string(name) + "=NUMBER.");
   uint64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || value > most) {
-    return bad(name, std::string(name) + " must be a whole number up to " + std::to_string(most) + ".");
+  const char* const last = digits->data() + digits->size();
+  const auto [end, error] = std::from_chars(digits->data(), last, value);
+  if (digits->empty() || error != std::errc() || end != last || value > most) {
+    return bad(" must be a whole number up to " + std::to_string(most) + ".");
   }
   return value;
 }

@@ -100,6 +100,32 @@ TEST(Server, unknown_paths_and_methods) {
   EXPECT_EQ(fixture.post("/health", Json::object()).status, 405);
 }
 
+TEST(Server, a_query_parameter_that_a_path_does_not_take_is_refused_by_name) {
+  ServerFixture fixture;
+  const std::string chat = chat_body("abc").dump();
+  for (const char* path :
+       {"/v1/chat/completions?stream=true", "/v1/messages?beta=true&stream=true", "/v1/completions?stream=",
+        "/v1/responses?stream", "/tokenize?str%65am=1", "/v1/messages/count_tokens?stream=1"}) {
+    const HttpReply reply = http_post(fixture.port(), path, chat);
+    EXPECT_EQ(reply.status, 400) << path;
+    const Json body = Json::parse(reply.body);
+    EXPECT_NE(body["error"]["message"].get<std::string>().find("'stream'"), std::string::npos) << reply.body;
+    const bool anthropic = std::string_view(path).starts_with("/v1/messages");
+    EXPECT_EQ(body.value("type", ""), anthropic ? "error" : "") << reply.body;
+    EXPECT_EQ(body["error"].value("param", "stream"), "stream");
+  }
+  for (const char* path : {"/v1/requests?limit=3", "/server_info?x", "/v1/models/m?limit=1"}) {
+    EXPECT_EQ(http_get(fixture.port(), path).status, 400) << path;
+  }
+  EXPECT_EQ(http_post(fixture.port(), "/v1/chat/completions?", chat).status, 200);
+  // What load balancers, scrapers and browsers add, and what model lists of other servers take.
+  for (const char* path :
+       {"/health?x=1", "/ready?x=1", "/metrics?format=text", "/?from=bookmark", "/openapi.json?v=2",
+        "/v1/models?limit=1000", "/v1/models?client_version=0.1.0"}) {
+    EXPECT_EQ(http_get(fixture.port(), path).status, 200) << path;
+  }
+}
+
 TEST(Server, wrong_model_is_404) {
   ServerFixture fixture;
   const Answer answer = fixture.ask(chat_body("abc", {{"model", "gpt-9"}}));
