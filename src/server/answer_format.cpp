@@ -77,7 +77,7 @@ bool read_response_format(FieldReader& fields, AnswerForm& out) {
   return fields.ok() && type != "text";
 }
 
-// One member of structured_outputs, or guided_* with the same meaning.
+// One member of structured_outputs, or a field with the same meaning.
 bool read_constraint(FieldReader& fields, const char* name, const std::string& kind, GrammarSource& out) {
   const Json* value = fields.get(name);
   if (value == nullptr) return false;
@@ -144,8 +144,11 @@ void read_answer_form(FieldReader& fields, std::optional<AnswerForm>& out) {
   AnswerForm form;
   int count = read_response_format(fields, form) ? 1 : 0;
   count += read_structured_outputs(fields, form);
-  for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"}) {
-    if (!read_constraint(fields, name, name + std::string_view("guided_").size(), form.body)) continue;
+  constexpr std::pair<const char*, const char*> kOthers[] = {
+      {"guided_json", "json"}, {"guided_regex", "regex"}, {"guided_choice", "choice"}, {"guided_grammar", "grammar"},
+      {"regex", "regex"},      {"ebnf", "grammar"}};
+  for (const auto& [name, kind] : kOthers) {
+    if (!read_constraint(fields, name, kind, form.body)) continue;
     form.field = name;
     ++count;
   }

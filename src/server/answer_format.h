@@ -1,4 +1,4 @@
-// The form that a request asks of its answers: response_format and the fields by which vLLM's clients say more.
+// The form that a request asks of its answers: response_format and the fields by which others' clients say more.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ GrammarSource any_json_object();
 // A JSON schema as an object, or as its text; `name` is the field that holds it.
 void take_schema(FieldReader& fields, const char* name, const Json& value, GrammarSource& out);
 
-// Reads response_format, structured_outputs and guided_*; at most one of them may ask for a form.
+// Reads response_format, structured_outputs, guided_*, regex and ebnf; at most one of them may ask for a form.
 void read_answer_form(FieldReader& fields, std::optional<AnswerForm>& out);
 
 }  // namespace tailrace

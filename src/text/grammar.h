@@ -1,4 +1,4 @@
-// Grammars: compiles what an answer must look like (JSON schema, regex, Lark) over one tokenizer's vocabulary.
+// Grammars: compiles what an answer must look like (JSON schema, regex, Lark, GBNF) over one tokenizer's vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct tk_grammars;  // rust/textkit/textkit.h
 
 namespace tailrace {
 
-enum class GrammarKind { kLark, kJsonSchema, kRegex };
+enum class GrammarKind { kLark, kJsonSchema, kRegex };  // kLark: or GBNF, which shows in its first rule
 
 // What the whole answer is, in Lark's syntax, and a part of it in a language of its own.
 struct GrammarSource {

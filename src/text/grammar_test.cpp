@@ -163,7 +163,7 @@ TEST_F(GrammarTest, what_cannot_be_compiled_is_named) {
   EXPECT_NE(refusal({.kind = GrammarKind::kRegex, .body = "(a"}), "");
   EXPECT_NE(refusal({.kind = GrammarKind::kRegex, .body = "\\p{Nope}"}), "");
   EXPECT_NE(refusal({.body = "start: missing\n"}), "");
-  EXPECT_NE(refusal({.body = "root ::= \"a\""}).find("Lark"), std::string::npos);
+  EXPECT_NE(refusal({.body = "root ::= missing"}).find("missing"), std::string::npos);
 }
 
 TEST_F(GrammarTest, bombs_are_refused_in_time_and_leave_the_process_alone) {

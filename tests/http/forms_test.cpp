@@ -59,6 +59,8 @@ TEST(Forms, every_field_in_chats_and_completions) {
   EXPECT_EQ(text({{"structured_outputs", {{"regex", "x{3}"}}}}), "xxx");
   EXPECT_EQ(text({{"guided_choice", {"only this"}}}), "only this");
   EXPECT_EQ(text({{"guided_grammar", "start: \"a\" b\nb: \"b\" \"c\"\n"}}), "abc");
+  EXPECT_EQ(text({{"ebnf", "root ::= \"a\" b\nb ::= \"b\" \"c\"\n"}}), "abc");
+  EXPECT_EQ(text({{"regex", "x{3}"}}), "xxx");
 }
 
 TEST(Forms, stop_strings_and_max_tokens_cut_as_ever) {
@@ -110,7 +112,7 @@ TEST(Forms, what_cannot_be_kept_is_refused_by_name) {
   refused({{"response_format", schema_format(R"({"$ref":"https://x.org/y"})")}}, path, "");
   refused({{"guided_regex", "(a"}}, "guided_regex", "");
   refused({{"guided_regex", std::string(400, '(') + std::string(400, ')')}}, "guided_regex", "brackets");
-  refused({{"guided_grammar", "root ::= \"a\""}}, "guided_grammar", "Lark");
+  refused({{"guided_grammar", "root ::= x"}}, "guided_grammar", "no rule 'x'");
   refused({{"guided_grammar", "start: nothing\n"}}, "guided_grammar", "nothing");
   refused({{"guided_grammar", std::string(70000, '#')}}, "guided_grammar", "KiB");
   Json strict = tools();

@@ -13,6 +13,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::Value as Json;
 
 use crate::error::{failure, Code, Outcome};
+use crate::gbnf::{is_gbnf, to_lark};
 use crate::tokenizer::Tokenizer;
 
 const MAX_GRAMMAR_BYTES: usize = 512 << 10;
@@ -202,7 +203,8 @@ fn top_level(outer: &str, kind: Kind, body: &str) -> Outcome<TopLevelGrammar> {
     }
     if !body.is_empty() {
         let mut grammar = match kind {
-            Kind::Lark => GrammarWithLexer::from_lark(check_lark(body)?.to_string()),
+            Kind::Lark if is_gbnf(body) => GrammarWithLexer::from_lark(to_lark(body)?),
+            Kind::Lark => GrammarWithLexer::from_lark(check_nesting(body)?.to_string()),
             Kind::Regex => GrammarWithLexer::from_regex(check_nesting(body)?),
             Kind::JsonSchema => GrammarWithLexer::from_json_schema(schema(body)?),
         };
@@ -226,13 +228,6 @@ fn check_nesting(text: &str) -> Outcome<&str> {
         }
     }
     Ok(text)
-}
-
-fn check_lark(text: &str) -> Outcome<&str> {
-    if text.contains("::=") {
-        return failure(Code::Unsupported, "the grammar is written in EBNF (::=); write it in Lark's syntax");
-    }
-    check_nesting(text)
 }
 
 /// A schema with the settings that this server compiles with.

@@ -3,6 +3,7 @@
 mod added;
 mod error;
 mod ffi;
+mod gbnf;
 mod gguf;
 mod grammar;
 mod grammar_ffi;
