@@ -8,6 +8,7 @@
 #include "server/json_fields.h"
 #include "server/openai_request.h"
 #include "server/reasoning_seal.h"
+#include "server/request_labels.h"
 
 namespace tailrace {
 namespace {
@@ -42,7 +43,7 @@ std::string read_type(FieldReader& fields) {
   std::string type;
   fields.read("type", type, 64);
   if (fields.ok() && type.empty()) fields.set_error("type", "is required");
-  fields.ignore("cache_control");
+  read_cache_control(fields);
   return type;
 }
 
@@ -231,7 +232,12 @@ ApiExpected<Json> messages_from_anthropic(const Json* system, const Json& messag
                               const std::string& path) -> std::optional<ApiError> {
     auto text = plain_text(content, path);
     if (!text) return text.error();
-    if (!text->empty()) out.push_back({{"role", "system"}, {"content", std::move(*text)}});
+    if (text->empty()) return std::nullopt;
+    if (out.size() == 1 && out[0]["role"] == "system") {
+      add_text(out[0], *text, kEmptyLine);
+    } else {
+      out.push_back({{"role", "system"}, {"content", std::move(*text)}});
+    }
     return std::nullopt;
   };
   if (system != nullptr) {

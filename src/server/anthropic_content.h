@@ -14,7 +14,8 @@ namespace tailrace {
 inline constexpr const char* kThinkingSignature = "tailrace";
 
 // `system` (null: none) and `messages`, in the form that check_messages gives. Text blocks of a
-// system prompt, of a user's turn and of a tool's result are parted by an empty line, those of the
+// system prompt, of a user's turn and of a tool's result are parted by an empty line, as are system
+// messages at the beginning, which become one: templates take no more; those of the
 // assistant's joined as they stand; turns of one role that follow each other become one. tool_use
 // blocks become calls, tool_result blocks `tool` messages, thinking blocks reasoning_content.
 // Errors: 400 with the path of the block, by name where its type is not served.

@@ -4,6 +4,7 @@
 
 #include "server/anthropic_content.h"
 #include "server/anthropic_tools.h"
+#include "server/request_labels.h"
 
 namespace tailrace {
 namespace {
@@ -51,7 +52,7 @@ void read_sampling(FieldReader& fields, GenerationParams& out) {
   fields.read("top_p", out.top_p, 0, 1, /*lo_open=*/true);
   fields.read("top_k", out.top_k, 0, INT32_MAX);
   read_stop_sequences(fields, out.stop);
-  object_of(fields, "metadata");
+  read_user_id(fields);
   fields.refuse("service_tier", {Json("auto"), Json("standard_only")}, "there is one tier");
   fields.refuse("container", {}, "no code runs here");
   fields.refuse("diagnostics", {}, "prompts are not compared");
@@ -153,7 +154,7 @@ void read_context_management(FieldReader& fields) {
 void read_conversation(FieldReader& fields, MessagesRequest& out) {
   fields.read("model", out.chat.params.model, kMaxModelBytes);
   if (fields.ok() && out.chat.params.model.empty()) fields.set_error("model", "is required");
-  fields.ignore("cache_control");
+  read_cache_control(fields);
   fields.refuse("mcp_servers", {Json::array()}, "no tools run here");
   fields.refuse("speed", {Json("standard")}, "there is one speed");
   read_thinking(fields, out);

@@ -185,6 +185,14 @@ TEST(AnthropicRequest, a_conversation_with_everything_becomes_chat_messages) {
       {"role":"system","content":"now"}])"));
 }
 
+TEST(AnthropicRequest, system_messages_at_the_beginning_become_one) {
+  EXPECT_EQ(converted(R"([{"role":"system","content":"b"},{"role":"system","content":[{"type":"text","text":"c"}]},
+                          {"role":"user","content":"u"},{"role":"system","content":"d"}])",
+                      R"("a")"),
+            Json::parse(R"([{"role":"system","content":"a\n\nb\n\nc"},{"role":"user","content":"u"},
+                            {"role":"system","content":"d"}])"));
+}
+
 TEST(AnthropicRequest, hidden_thinking_is_read_from_its_signature) {
   const auto reasoning = [](const std::string& signature) {
     const Json block = {{"type", "thinking"}, {"thinking", ""}, {"signature", signature}};

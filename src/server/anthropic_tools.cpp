@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "server/request_labels.h"
+
 namespace tailrace {
 namespace {
 
@@ -17,7 +19,7 @@ bool is_tool_name(const std::string& name) {
 
 // What only tools that Anthropic's servers run, or find, would need.
 void refuse_server_features(FieldReader& fields) {
-  fields.ignore("cache_control");
+  read_cache_control(fields);
   fields.refuse("defer_loading", {Json(false)}, "there is no tool search");
   fields.refuse("allowed_callers", {Json::array({"direct"})}, "no tools run here");
   fields.refuse("input_examples", {Json::array()}, "put them into the description");

@@ -23,21 +23,20 @@ ApiExpected<std::string> join_parts(const Json& parts, const std::string& path) 
     const std::string part_path = path + "[" + std::to_string(i) + "]";
     const Json& part = parts[i];
     if (!part.is_object()) return fault(part_path, std::string("must be an object, not ") + json_kind(part));
-    const auto type = part.find("type");
-    if (type == part.end() || !type->is_string()) return fault(part_path + ".type", "is required");
-    if (*type != "text") {
-      return fault(part_path + ".type",
-                       "'" + type->get<std::string>().substr(0, 100) + "' is not supported: this model reads text only",
+    FieldReader fields(part, part_path + ".");
+    std::string type, piece;
+    fields.read("type", type, 64);
+    if (type != "text") {
+      const std::string advice =
+          type == "refusal" ? "send its text as a part of the type text" : "this model reads text only";
+      fields.set_error("type", type.empty() ? "is required" : "'" + type + "' is not supported: " + advice,
                        "unsupported_content");
     }
-    const auto content = part.find("text");
-    if (content == part.end() || !content->is_string()) return fault(part_path + ".text", "must be a string");
-    for (const auto& [name, value] : part.items()) {
-      if (name != "type" && name != "text" && !value.is_null()) {
-        return fault(part_path + "." + name.substr(0, 100), "is not a field this server knows", "unknown_parameter");
-      }
-    }
-    text += content->get_ref<const std::string&>();
+    if (fields.get("text") == nullptr) fields.set_error("text", "is required");
+    fields.read("text", piece, kMaxTextBytes);
+    fields.refuse_unknown();
+    if (!fields.ok()) return api_fail(*fields.error());
+    text += piece;
   }
   return text;
 }

@@ -105,6 +105,12 @@ void FieldReader::read(const char* name, std::optional<int32_t>& out, int32_t lo
   if (wide) out = static_cast<int32_t>(*wide);
 }
 
+void FieldReader::ignore(const char* name, std::string_view kind) {
+  const Json* value = get(name);
+  if (value == nullptr || json_kind(*value) == kind) return;
+  set_error(name, "must be " + std::string(kind) + ", not " + json_kind(*value));
+}
+
 void FieldReader::refuse(const char* name, std::initializer_list<Json> harmless, const char* advice) {
   const Json* value = get(name);
   if (value == nullptr || std::find(harmless.begin(), harmless.end(), *value) != harmless.end()) return;

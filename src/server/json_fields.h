@@ -32,6 +32,8 @@ class FieldReader {
 
   // Known, and without effect whatever the value.
   void ignore(const char* name) { get(name); }
+  // The same of one kind of value, as json_kind names it: "a string".
+  void ignore(const char* name, std::string_view kind);
   // Known but not done here: an error unless absent, null or equal to one of `harmless`.
   void refuse(const char* name, std::initializer_list<Json> harmless, const char* advice);
   // The first member that nobody has asked for is an error.
@@ -42,6 +44,8 @@ class FieldReader {
   void adopt(ApiError error) {
     if (!error_) error_ = std::move(error);
   }
+  // Where a member stands, as errors say it.
+  std::string path(std::string_view name) const { return prefix_ + std::string(name); }
   bool ok() const { return !error_; }
   const std::optional<ApiError>& error() const { return error_; }
 

@@ -6,6 +6,7 @@
 
 #include "server/chat_messages.h"
 #include "server/json_fields.h"
+#include "server/request_labels.h"
 
 namespace tailrace {
 namespace {
@@ -133,8 +134,8 @@ void read_generation_params(FieldReader& fields, const RequestBounds& bounds, bo
   fields.read("ignore_eos", out.ignore_eos);
   read_answer_form(fields, out.form);
   if (out.form && out.ignore_eos) fields.set_error("ignore_eos", "and " + out.form->field + " exclude each other");
-  for (const char* label : {"user", "safety_identifier", "metadata", "store", "prompt_cache_key"}) fields.ignore(label);
-  fields.refuse("service_tier", {Json("auto"), Json("default")}, "there is one tier");
+  read_labels(fields);
+  fields.ignore("store", "a boolean");
 }
 
 void read_chat_logprobs(FieldReader& fields, GenerationParams& out) {

@@ -1,9 +1,7 @@
 // What /v1/chat/completions and /v1/completions were asked, checked field by field. Pure functions; no model needed.
 //
 // Rules: null means absent for every optional field. A field that this server knows but does not do is an error that
-// names it, and so is a field that it does not know. Accepted and without effect, because they only label a request
-// for the caller's own bookkeeping: user, safety_identifier, metadata, store, service_tier (auto|default),
-// prompt_cache_key.
+// names it, and so is a field that it does not know. Without effect: store, and what request_labels.h reads.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // the body's bound is lower
 constexpr size_t kMaxItems = 1 << 16;
+constexpr size_t kMaxItemIdBytes = 256;
 
 ApiError fault(const std::string& path, const std::string& message, const char* code = "invalid_value") {
   return {400, path + " " + message, path, code};
@@ -29,11 +30,18 @@ ApiExpected<std::string> part_text(const Json& part, const std::string& path, Pa
   fields.read("type", type, 64);
   if (fields.ok() && type.empty()) fields.set_error("type", "is required");
   if (fields.ok() && std::find(types.begin(), types.end(), type) == types.end()) {
-    fields.set_error("type", "'" + type + "' is not supported here: this model reads text only", "unsupported_content");
+    const bool refusal = type == "refusal";
+    fields.set_error("type",
+                     "'" + type + "' is not supported here: " +
+                         (refusal ? "send its text as an output_text part" : "this model reads text only"),
+                     "unsupported_content");
   }
   if (fields.ok() && fields.get("text") == nullptr) fields.set_error("text", "is required");
   fields.read("text", text, kMaxTextBytes);
-  for (const char* name : {"annotations", "logprobs", "parsed", "prompt_cache_breakpoint"}) fields.ignore(name);
+  fields.ignore("annotations", "an array");
+  fields.ignore("logprobs", "an array");
+  fields.ignore("parsed");  // added by client libraries
+  fields.ignore("prompt_cache_breakpoint", "an object");
   fields.refuse_unknown();
   if (!fields.ok()) return api_fail(*fields.error());
   return text;
@@ -55,13 +63,22 @@ ApiExpected<std::string> text_of(const Json* value, const std::string& path, Par
   return out;
 }
 
-// What items carry for their own bookkeeping.
-void ignore_labels(FieldReader& fields) {
-  for (const char* label : {"type", "id", "status"}) fields.ignore(label);
+}  // namespace
+
+// What items carry for their own bookkeeping. Ids are what pages of stored input go by.
+void ResponsesConversation::read_item_labels(FieldReader& fields) {
+  std::string id, status;
+  fields.ignore("type");
+  fields.read("id", id, kMaxItemIdBytes);
+  fields.read("status", status, 64);
+  if (!status.empty() && status != "in_progress" && status != "completed" && status != "incomplete") {
+    fields.set_error("status", "must be in_progress, completed or incomplete");
+  }
+  if (fields.ok() && !id.empty() && !ids_.insert(id).second) {
+    fields.set_error("id", "is that of an earlier item too: each item is to be sent once");
+  }
   fields.refuse("caller", {Json{{"type", "direct"}}}, "there are no programs that call tools");
 }
-
-}  // namespace
 
 void ResponsesConversation::add_instructions(const std::string& text) {
   if (!text.empty()) messages_.push_back({{"role", "system"}, {"content", text}});
@@ -92,8 +109,8 @@ std::optional<ApiError> ResponsesConversation::add_message(const Json& item, con
   FieldReader fields(item, path + ".");
   std::string role;
   fields.read("role", role, 64);
-  ignore_labels(fields);
-  fields.ignore("phase");
+  read_item_labels(fields);
+  fields.ignore("phase", "a string");
   if (role == "developer") role = "system";
   if (role != "system" && role != "user" && role != "assistant") {
     fields.set_error("role",
@@ -122,7 +139,7 @@ std::optional<ApiError> ResponsesConversation::add_call(const Json& item, const 
   fields.read("arguments", arguments, kMaxTextBytes);
   std::string space;
   fields.read("namespace", space, kMaxToolNameBytes);
-  ignore_labels(fields);
+  read_item_labels(fields);
   fields.ignore("parsed_arguments");  // added by client libraries
   fields.refuse("async", {Json(false)}, "calls are answered before the model goes on");
   fields.refuse_unknown();
@@ -142,8 +159,8 @@ std::optional<ApiError> ResponsesConversation::add_call_output(const Json& item,
   FieldReader fields(item, path + ".");
   std::string id;
   fields.read("call_id", id, kMaxCallIdBytes);
-  ignore_labels(fields);
-  fields.ignore("name");
+  read_item_labels(fields);
+  fields.ignore("name", "a string");
   const Json* output = fields.get("output");
   fields.refuse_unknown();
   if (fields.ok() && calls_.ids.count(id) == 0) {
@@ -160,7 +177,7 @@ std::optional<ApiError> ResponsesConversation::add_call_output(const Json& item,
 // The reasoning is what stands open, or else what was sealed here, or else what a summary tells of it.
 std::optional<ApiError> ResponsesConversation::add_reasoning(const Json& item, const std::string& path) {
   FieldReader fields(item, path + ".");
-  ignore_labels(fields);
+  read_item_labels(fields);
   const Json *content = fields.get("content"), *summary = fields.get("summary");
   std::string sealed;
   fields.read("encrypted_content", sealed, kMaxTextBytes);
@@ -219,7 +236,7 @@ Json input_items(const Json& input, const std::string& token) {
   for (const Json& given : input.is_string() ? Json::array({text}) : input) {
     Json item = {{"type", given.value("type", Json(nullptr))}, {"id", given.value("id", Json(nullptr))}};
     if (item["type"].is_null()) item["type"] = "message";
-    if (item["id"].is_null())
+    if (item["id"].is_null() || item["id"] == "")
       item["id"] = (item["type"] == "message" ? "msg_in_" : "item_in_") + token + std::to_string(out.size());
     for (const auto& [name, value] : given.items()) {
       if (name != "type" && name != "id") item[name] = value;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 
 #include "server/api_error.h"
@@ -30,6 +31,7 @@ class ResponsesConversation {
   std::optional<ApiError> add_call(const Json& item, const std::string& path);
   std::optional<ApiError> add_call_output(const Json& item, const std::string& path);
   std::optional<ApiError> add_reasoning(const Json& item, const std::string& path);
+  void read_item_labels(FieldReader& fields);
   // The assistant's message that is being put together; a new one where `closed` says that the last takes no more.
   Json& assistant(bool closed);
   void end_assistant();
@@ -37,6 +39,7 @@ class ResponsesConversation {
   Json messages_ = Json::array();
   Json assistant_;  // null: none is open
   CallHistory calls_;
+  std::set<std::string> ids_;  // of the items, where they have some
 };
 
 // The input as a list of items with ids and parts, as it is stored and listed: a text becomes one message of the user.

@@ -115,6 +115,12 @@ TEST(ResponsesInput, faults_name_their_path) {
       {R"({"type":"function_call_output","call_id":"c1"})", "input[1].output"},
       {R"({"type":"reasoning","summary":[],"encrypted_content":"gAAAA"})", "input[1].encrypted_content"},
       {R"({"type":"reasoning","content":"x","weight":1})", "input[1].weight"},
+      {R"({"role":"user","content":"x","id":5})", "input[1].id"},
+      {R"({"role":"user","content":"x","status":"done"})", "input[1].status"},
+      {R"({"role":"assistant","content":"x","phase":1})", "input[1].phase"},
+      {R"({"role":"assistant","content":[{"type":"output_text","text":"x","annotations":{}}]})",
+       "input[1].content[0].annotations"},
+      {R"({"type":"function_call_output","call_id":"c1","output":"x","name":1})", "input[1].name"},
   };
   for (const auto& [item, path] : faults) EXPECT_EQ(fault_of(item), path) << item;
   EXPECT_EQ(fault_of(R"({"type":"function_call_output","call_id":"c1","output":"x"})"), "");

@@ -5,30 +5,17 @@
 #include <utility>
 
 #include "server/json_fields.h"
+#include "server/request_labels.h"
 
 namespace tailrace {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;  // the body's bound is lower
-constexpr size_t kMaxMetadata = 16, kMaxMetadataKey = 64, kMaxMetadataValue = 512;
 
 // The value as it was sent, or what stands for its absence.
 void repeat(ResponsesRequest& out, FieldReader& fields, const char* name, Json absent = nullptr) {
   const Json* value = fields.get(name);
   out.echo[name] = value == nullptr ? std::move(absent) : *value;
-}
-
-void read_metadata(FieldReader& fields, ResponsesRequest& out) {
-  const Json* metadata = fields.get("metadata");
-  if (metadata == nullptr) return;
-  if (!metadata->is_object() || metadata->size() > kMaxMetadata) {
-    return fields.set_error("metadata", "must be an object of at most " + std::to_string(kMaxMetadata) + " members");
-  }
-  for (const auto& [name, value] : metadata->items()) {
-    const bool fits = name.size() <= kMaxMetadataKey && value.is_string() &&
-                      value.get_ref<const std::string&>().size() <= kMaxMetadataValue;
-    if (!fits) return fields.set_error("metadata", "must hold strings of at most 512 bytes under names of at most 64");
-  }
 }
 
 // Asking for more of what no answer here has is nothing to refuse.
@@ -40,14 +27,20 @@ void read_include(FieldReader& fields, ResponsesRequest& out, bool& logprobs) {
   constexpr std::string_view kOfOtherTools[] = {
       "web_search_call.action.sources",        "web_search_call.results",  "code_interpreter_call.outputs",
       "computer_call_output.output.image_url", "file_search_call.results", "message.input_image.image_url"};
-  for (const Json& entry : *include) {
-    const std::string name = entry.is_string() ? entry.get<std::string>() : "";
+  for (size_t i = 0; i < include->size(); ++i) {
+    const std::string at = "include[" + std::to_string(i) + "]";
+    const Json& entry = (*include)[i];
+    if (!entry.is_string()) return fields.set_error(at, std::string("must be a string, not ") + json_kind(entry));
+    const auto& name = entry.get_ref<const std::string&>();
     logprobs |= name == "message.output_text.logprobs";
     out.encrypted_reasoning |= name == "reasoning.encrypted_content";
     const bool known = name == "message.output_text.logprobs" || name == "reasoning.encrypted_content" ||
                        std::count(std::begin(kOfOtherTools), std::end(kOfOtherTools), name) > 0;
-    if (!known)
-      return fields.set_error("include", "holds '" + name.substr(0, 64) + "', which this server does not know");
+    if (!known) {
+      return fields.set_error(at, "is '" + name.substr(0, 64) +
+                                      "', which this server does not know: message.output_text.logprobs and "
+                                      "reasoning.encrypted_content are served");
+    }
   }
 }
 
@@ -226,9 +219,13 @@ void read_choice(FieldReader& fields, ToolParams& out) {
   FieldReader named(*choice, "tool_choice.");
   std::string type;
   named.read("type", type, 64);
-  if (named.ok() && type != "function") named.set_error("type", "must be 'function'", "unsupported_parameter");
-  read_forced_name(named, out);
-  named.refuse_unknown();
+  if (named.ok() && type == "allowed_tools") {
+    read_allowed_tools(named, /*nested=*/false, out);
+  } else if (named.ok() && type == "function") {
+    read_forced_name(named, out);
+  } else if (named.ok()) {
+    named.set_error("type", "must be function or allowed_tools", "unsupported_parameter");
+  }
   if (!named.ok()) fields.adopt(*named.error());
 }
 
@@ -261,7 +258,6 @@ void refuse_features(FieldReader& fields) {
   fields.refuse("context_management", {Json::array()}, "nothing is compacted");
   fields.refuse("prompt", {}, "there are no stored prompts: put the text into instructions and input");
   fields.refuse("truncation", {Json("disabled")}, "nothing is cut from a conversation");
-  fields.refuse("service_tier", {Json("auto"), Json("default")}, "there is one tier");
   fields.refuse("moderation", {}, "there is no moderation");
 }
 
@@ -289,7 +285,7 @@ ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, con
   fields.read("max_output_tokens", params.max_tokens, 1, INT32_MAX);
   read_sampling_params(fields, bounds, params);
   read_template_kwargs(fields, out.chat.template_kwargs);
-  read_metadata(fields, out);
+  read_labels(fields);
   read_reasoning(fields, out);
   read_text(fields, out);
   read_functions(fields, out.chat.tools);
@@ -304,7 +300,7 @@ ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, con
   fields.read("instructions", out.instructions, kMaxTextBytes);
   fields.read("previous_response_id", out.previous_id, 256);
   refuse_features(fields);
-  for (const char* label : {"prompt_cache_options", "prompt_cache_retention", "client_metadata"}) fields.ignore(label);
+  fields.ignore("client_metadata", "an object");
   for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id",
                            "prompt_cache_key", "safety_identifier", "user"}) {
     repeat(out, fields, name);

@@ -72,7 +72,7 @@ TEST(ResponsesStore, read_and_deleted) {
   EXPECT_EQ(http_get(fixture.port(), path).status, 404);
   EXPECT_EQ(erase(fixture, path).status, 404);
   EXPECT_EQ(http_get(fixture.port(), path + "/input_items").status, 404);
-  EXPECT_EQ(erase(fixture, path + "/input_items").status, 404);
+  EXPECT_EQ(erase(fixture, path + "/input_items").status, 405);
   const Json error = post(fixture, body("done", {{"previous_response_id", response["id"]}}), 404)["error"];
   EXPECT_EQ(error["param"], "previous_response_id");
   EXPECT_NE(error["message"].get<std::string>().find(response["id"]), std::string::npos);
@@ -95,8 +95,77 @@ TEST(ResponsesStore, items_are_listed_in_pages) {
   EXPECT_EQ(page("?limit=2&order=asc"), "m0 m1 +");
   EXPECT_EQ(page("?limit=2&order=asc&after=m1"), "m2 m3 +");
   EXPECT_EQ(page("?order=asc&after=m3&limit=2"), "m4 .");
-  for (const char* query : {"?limit=0", "?limit=x", "?order=up", "?after=m9"}) {
+  EXPECT_EQ(page("?order=asc&after=m%33&limit=%32"), "m4 .");
+  for (const char* query : {"?limit=0", "?limit=x", "?limit=", "?order=up", "?after=m9", "?after=", "?limit=1&limit=1"}) {
     EXPECT_EQ(http_get(fixture.port(), path + query).status, 400) << query;
+  }
+}
+
+// Pages go by ids: every item has one, and no other has the same.
+TEST(ResponsesStore, all_items_are_reached_page_by_page) {
+  ServerFixture fixture(agent());
+  const Json user = {{"role", "user"}, {"content", "done"}};
+  Json request = body("");
+  request["input"] = Json::array({user, user, user});
+  request["input"][1]["id"] = "";
+  request["input"][2]["id"] = "a&b=c %+/\u00e9";
+  const Json first = post(fixture, request);
+  request = body("done", {{"previous_response_id", first["id"]}});
+  const std::string id_of_both = post(fixture, request)["id"];
+  const std::string path = "/v1/responses/" + id_of_both + "/input_items?order=asc&limit=1";
+  std::set<std::string> ids;
+  std::string after;
+  for (bool more = true; more;) {
+    const HttpReply reply = http_get(fixture.port(), path + after);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json list = Json::parse(reply.body);
+    const std::string id = list["last_id"];
+    ASSERT_TRUE(ids.insert(id).second) << id;
+    after = "&after=";
+    char escaped[4];
+    for (const char c : id) {
+      std::snprintf(escaped, sizeof escaped, "%%%02x", static_cast<unsigned char>(c));
+      after += escaped;
+    }
+    more = list["has_more"];
+  }
+  EXPECT_EQ(ids.size(), 5u);  // three, the answer, and one more
+}
+
+TEST(ResponsesStore, an_id_is_a_text_and_of_one_item) {
+  ServerFixture fixture(agent());
+  const auto error = [&](Json input, Json more = Json::object()) {
+    Json request = body("", std::move(more));
+    request["input"] = std::move(input);
+    return post(fixture, request, 400)["error"]["param"];
+  };
+  const Json user = {{"role", "user"}, {"content", "done"}};
+  Json number = user, named = user;
+  number["id"] = 5;
+  named["id"] = "m";
+  EXPECT_EQ(error(Json::array({user, number})), "input[1].id");
+  EXPECT_EQ(error(Json::array({named, user, named})), "input[2].id");
+  const Json first = post(fixture, body("done"));
+  // What a stored answer brings along is not to be sent again.
+  EXPECT_EQ(error(Json::array({first["output"][0]}), {{"previous_response_id", first["id"]}}), "input[0].id");
+  EXPECT_EQ(post(fixture, [&] {
+              Json alone = body("");
+              alone["input"] = Json::array({user, first["output"][0], user});
+              return alone;
+            }())["status"],
+            "completed");
+}
+
+TEST(ResponsesStore, cancelling_is_refused_with_the_reason) {
+  ServerFixture fixture(agent());
+  const std::string id = post(fixture, body("done"))["id"];
+  const HttpReply reply = fixture.post("/v1/responses/" + id + "/cancel", Json::object());
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("background"), std::string::npos) << reply.body;
+  for (const std::string& path : {"/v1/responses/" + id + "/cancels", "/v1/responses/" + id + "/",
+                                  std::string("/v1/responses/"), "/v1/responses/" + id + "/input_items/x"}) {
+    EXPECT_EQ(http_get(fixture.port(), path).status, 404) << path;
+    EXPECT_EQ(fixture.post(path, Json::object()).status, 404) << path;
   }
 }
 

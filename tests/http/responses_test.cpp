@@ -291,10 +291,8 @@ TEST(Responses, what_cannot_be_done_is_refused_by_name) {
       {"stop", "x"},
       {"n", 2},
       {"top_logprobs", 2},
-      {"include", Json::array({"nothing"})},
       {"max_output_tokens", 0},
       {"temperature", 3},
-      {"metadata", {{"k", 1}}},
       {"store", "yes"},
       {"tool_choice", "required"},
       {"stream_options", Json::object()},
@@ -304,6 +302,9 @@ TEST(Responses, what_cannot_be_done_is_refused_by_name) {
       {"reasoning", "high"},
       {"moderation", Json::object()}};
   for (const auto& [name, value] : fields) EXPECT_EQ(refused(fixture, ask("think", {{name, value}})), name);
+  EXPECT_EQ(refused(fixture, ask("think", {{"metadata", {{"k", 1}}}})), "metadata.k");
+  EXPECT_EQ(refused(fixture, ask("think", {{"include", Json::array({"nothing"})}})), "include[0]");
+  EXPECT_EQ(refused(fixture, ask("think", {{"include", Json::array({"reasoning.encrypted_content", 5})}})), "include[1]");
   const auto tools = [](const Json& entry) { return ask("think", {{"tools", Json::array({entry})}}); };
   EXPECT_EQ(refused(fixture, tools({{"type", "web_search"}})), "tools[0].type");
   EXPECT_EQ(refused(fixture, tools({{"type", "local_shell"}})), "tools[0].type");
