@@ -61,22 +61,51 @@ ApiExpected<Json> check_tools(const Json& tools, std::set<std::string>& strict) 
   return out;
 }
 
-// {"type": "function", "function": {"name"}}
-void read_named_choice(FieldReader& fields, const Json& choice, ToolParams& out) {
-  FieldReader named(choice, "tool_choice.");
-  std::string type;
-  named.read("type", type, 64);
-  if (named.ok() && type != "function") named.set_error("type", "must be 'function'", "unsupported_parameter");
-  const Json* function = named.get("function");
-  named.refuse_unknown();
-  if (named.ok() && (function == nullptr || !function->is_object())) named.set_error("function", "must be an object");
-  if (!named.ok()) return fields.adopt(*named.error());
-  FieldReader inner(*function, "tool_choice.function.");
-  read_forced_name(inner, out);
-  inner.refuse_unknown();
-  if (!inner.ok()) fields.adopt(*inner.error());
+// The member "name", one of the offered functions'.
+std::string read_offered_name(FieldReader& fields, const ToolParams& params) {
+  std::string name;
+  if (fields.get("name") == nullptr) fields.set_error("name", "is required");
+  fields.read("name", name, kMaxTextBytes);
+  const auto offered = [&](const Json& tool) { return tool["function"]["name"] == name; };
+  if (fields.ok() && std::none_of(params.offered.begin(), params.offered.end(), offered)) {
+    fields.set_error("name", "'" + name.substr(0, kMaxToolNameBytes) + "' is not among the tools");
+  }
+  fields.refuse_unknown();
+  return name;
 }
 
+// {"type": "function", "function": {"name"}} after its type; nothing else may stand beside them.
+std::string read_nested_name(FieldReader& fields, const ToolParams& params) {
+  const Json* function = fields.get("function");
+  fields.refuse_unknown();
+  if (fields.ok() && (function == nullptr || !function->is_object())) fields.set_error("function", "must be an object");
+  if (!fields.ok()) return "";
+  FieldReader inner(*function, fields.path("function."));
+  std::string name = read_offered_name(inner, params);
+  if (!inner.ok()) fields.adopt(*inner.error());
+  return name;
+}
+
+// An object as tool_choice: {"type": "function", "function"} or {"type": "allowed_tools", "allowed_tools"}.
+void read_choice_object(FieldReader& fields, const Json& choice, ToolParams& out) {
+  FieldReader reader(choice, "tool_choice.");
+  std::string type;
+  reader.read("type", type, 64);
+  if (reader.ok() && type == "function") {
+    out.forced = read_nested_name(reader, out);
+  } else if (reader.ok() && type == "allowed_tools") {
+    const Json* allowed = reader.get("allowed_tools");
+    if (allowed == nullptr || !allowed->is_object()) reader.set_error("allowed_tools", "must be an object");
+    reader.refuse_unknown();
+    if (!reader.ok()) return fields.adopt(*reader.error());
+    FieldReader inner(*allowed, "tool_choice.allowed_tools.");
+    read_allowed_tools(inner, /*nested=*/true, out);
+    if (!inner.ok()) reader.adopt(*inner.error());
+  } else if (reader.ok()) {
+    reader.set_error("type", "must be function or allowed_tools", "unsupported_parameter");
+  }
+  if (!reader.ok()) fields.adopt(*reader.error());
+}
 
 size_t count_values(const Json& json) {
   size_t count = 1;
@@ -109,7 +138,7 @@ ApiExpected<Json> check_call(const Json& call, const std::string& path, CallHist
   std::string id, type = "function";
   fields.read("id", id, kMaxCallIdBytes);
   fields.read("type", type, 64);
-  fields.ignore("index");  // of the stream that the call was collected from
+  fields.ignore("index", "a number");  // of the stream that the call was collected from
   const Json* function = fields.get("function");
   fields.refuse_unknown();
   if (fields.ok() && id.empty()) fields.set_error("id", "is required");
@@ -153,12 +182,33 @@ ApiExpected<Json> check_function(const Json& function, const std::string& path, 
   return out;
 }
 
-void read_forced_name(FieldReader& fields, ToolParams& out) {
-  fields.read("name", out.forced, kMaxTextBytes);
-  const auto offered = [&](const Json& tool) { return tool["function"]["name"] == out.forced; };
-  if (fields.ok() && std::none_of(out.offered.begin(), out.offered.end(), offered)) {
-    fields.set_error("name", "'" + out.forced.substr(0, kMaxToolNameBytes) + "' is not among the tools");
+void read_forced_name(FieldReader& fields, ToolParams& out) { out.forced = read_offered_name(fields, out); }
+
+void read_allowed_tools(FieldReader& fields, bool nested, ToolParams& out) {
+  std::string mode;
+  fields.read("mode", mode, 64);
+  if (mode != "auto" && mode != "required") fields.set_error("mode", "must be auto or required");
+  const Json* tools = fields.get("tools");
+  fields.refuse_unknown();
+  if (tools == nullptr || !tools->is_array() || tools->empty()) {
+    fields.set_error("tools", "must be an array of functions, at least one");
   }
+  std::set<std::string> names;
+  for (size_t i = 0; fields.ok() && i < tools->size(); ++i) {
+    const std::string path = fields.path(at("tools", i));
+    if (!(*tools)[i].is_object()) return fields.adopt(not_object(path, (*tools)[i]).value());
+    FieldReader entry((*tools)[i], path + ".");
+    std::string type;
+    entry.read("type", type, 64);
+    if (type != "function") entry.set_error("type", "must be function", "unsupported_parameter");
+    names.insert(nested ? read_nested_name(entry, out) : read_offered_name(entry, out));
+    if (!entry.ok()) fields.adopt(*entry.error());
+  }
+  if (!fields.ok()) return;
+  const auto left_out = [&](const Json& tool) { return names.count(tool["function"]["name"]) == 0; };
+  out.offered.erase(std::remove_if(out.offered.begin(), out.offered.end(), left_out), out.offered.end());
+  std::erase_if(out.strict, [&](const std::string& name) { return names.count(name) == 0; });
+  out.required = mode == "required";
 }
 
 ApiExpected<Json> make_call(FieldReader& fields, const std::string& id, const std::string& name,
@@ -183,7 +233,7 @@ const Json* read_tool_choice(FieldReader& fields, ToolParams& out) {
   if (!out.required) {
     fields.set_error("tool_choice", "must be \"none\", \"auto\", \"required\" or an object");
   } else if (out.offered.empty()) {
-    fields.set_error("tool_choice", "asks for a call, but no tools are offered");
+    fields.set_error("tool_choice", "is among tools, but none are offered");
   } else if (choice->is_object()) {
     return choice;
   }
@@ -196,7 +246,9 @@ void read_tools(FieldReader& fields, ToolParams& out) {
     if (!checked) return fields.adopt(std::move(checked.error()));
     out.offered = std::move(*checked);
   }
-  if (const Json* choice = read_tool_choice(fields, out); choice != nullptr) read_named_choice(fields, *choice, out);
+  if (const Json* choice = read_tool_choice(fields, out); choice != nullptr) {
+    read_choice_object(fields, *choice, out);
+  }
   fields.read("parallel_tool_calls", out.parallel_calls);
 }
 

@@ -52,6 +52,9 @@ ApiExpected<Json> check_function(const Json& function, const std::string& path, 
 const Json* read_tool_choice(FieldReader& fields, ToolParams& out);
 // The name of the function that must be called, one of out.offered.
 void read_forced_name(FieldReader& fields, ToolParams& out);
+// "mode" and "tools" of a choice of the type allowed_tools: what the latter does not name is offered no longer. `nested`:
+// each name stands in a "function", as chats have it.
+void read_allowed_tools(FieldReader& fields, bool nested, ToolParams& out);
 
 // A call in an earlier message, its arguments (JSON as text) as an object: templates iterate over them. Adds it to
 // `history`; errors are of the fields "name" and "arguments".

@@ -190,7 +190,7 @@ TEST(OpenaiRequest, tools_faults_name_the_path) {
   const std::string one = R"([{"type":"function","function":{"name":"f","strict":false,"description":null}}])";
   EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"function","function":{"name":"g"}})"), "tool_choice.function.name");
   EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"function"})"), "tool_choice.function");
-  EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{}})"), "tool_choice.type");
+  EXPECT_EQ(with_tools(one, R"(,"tool_choice":{"type":"custom","custom":{"name":"f"}})"), "tool_choice.type");
   EXPECT_EQ(with_tools(one, R"(,"tool_choice":"required","ignore_eos":true)"), "ignore_eos");
   EXPECT_EQ(with_tools(one, R"(,"tool_choice":"sometimes")"), "tool_choice");
   EXPECT_EQ(with_tools(one, R"(,"parallel_tool_calls":1)"), "parallel_tool_calls");
@@ -216,6 +216,32 @@ TEST(OpenaiRequest, choices_among_tools_and_strict_ones) {
   EXPECT_EQ(named.forced, "f");
 }
 
+TEST(OpenaiRequest, allowed_tools_are_all_that_is_offered) {
+  const std::string three = R"("tools":[{"type":"function","function":{"name":"f","strict":true}},)"
+                            R"({"type":"function","function":{"name":"g"}},)"
+                            R"({"type":"function","function":{"name":"h","strict":true}}])";
+  const auto allowing = [&](const std::string& allowed) {
+    return three + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":)" + allowed + "}";
+  };
+  const auto choice = [](const std::string& name) { return R"({"type":"function","function":{"name":")" + name + R"("}})"; };
+  const ToolParams some = chat_ok(allowing(R"({"mode":"auto","tools":[)" + choice("h") + "," + choice("g") + "]}")).tools;
+  ASSERT_EQ(some.offered.size(), 2u);
+  EXPECT_EQ(some.offered[0]["function"]["name"], "g");  // in the order in which they are offered
+  EXPECT_TRUE(some.strict == std::set<std::string>{"h"} && !some.required);
+  EXPECT_TRUE(chat_ok(allowing(R"({"mode":"required","tools":[)" + choice("g") + "]}")).tools.required);
+  for (const auto& [allowed, param] : std::vector<std::pair<std::string, std::string>>{
+           {"7", "tool_choice.allowed_tools"},
+           {R"({"tools":[)" + choice("g") + "]}", "tool_choice.allowed_tools.mode"},
+           {R"({"mode":"auto","tools":[]})", "tool_choice.allowed_tools.tools"},
+           {R"({"mode":"auto","tools":["g"]})", "tool_choice.allowed_tools.tools[0]"},
+           {R"({"mode":"auto","tools":[{"type":"mcp"}]})", "tool_choice.allowed_tools.tools[0].type"},
+           {R"({"mode":"auto","tools":[{"type":"function"}]})", "tool_choice.allowed_tools.tools[0].function"},
+           {R"({"mode":"auto","tools":[)" + choice("g") + "," + choice("x") + "]}",
+            "tool_choice.allowed_tools.tools[1].function.name"}}) {
+    EXPECT_EQ(chat_error(chat_with(allowing(allowed))), param) << allowed;
+  }
+}
+
 TEST(OpenaiRequest, forms_of_answers_reach_the_grammar) {
   EXPECT_FALSE(chat_ok(R"("response_format":{"type":"text"})").params.form);
   EXPECT_FALSE(chat_ok(R"("response_format":null,"guided_json":null,"structured_outputs":null)").params.form);
@@ -235,6 +261,8 @@ TEST(OpenaiRequest, forms_of_answers_reach_the_grammar) {
             R"(structured_outputs.choice: lark start: "a" | "\"b\"")");
   EXPECT_EQ(form(R"("guided_grammar":"start: \"x\"")"), R"(guided_grammar: lark start: "x")");
   EXPECT_EQ(form(R"("guided_choice":["a"])"), R"(guided_choice: lark start: "a")");
+  EXPECT_EQ(form(R"("regex":"a+")"), "regex: regex a+");
+  EXPECT_EQ(form(R"("ebnf":"root ::= \"x\"")"), R"(ebnf: lark root ::= "x")");
   const auto completion = parse_completion_request(R"({"prompt":"x","guided_regex":"a"})", kBounds);
   EXPECT_TRUE(completion && completion->params.form);
 }
