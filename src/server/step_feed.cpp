@@ -114,7 +114,7 @@ void StepFeed::trace(std::shared_ptr<HttpExchange> exchange, std::string_view qu
   if (tracing_) {
     return exchange->respond(to_response({409, "Another trace is being taken; ask again later.", "", "trace_running"}));
   }
-  if (tracer_.joinable()) tracer_.join();  // has ended, or is about to: nothing follows its tracing_ = false
+  if (tracer_.joinable()) tracer_.join();  // has ended, or is about to: only its answer follows its tracing_ = false
   tracing_ = true;
   const int64_t end_ns = now_ns() + static_cast<int64_t>(*seconds) * 1'000'000'000;
   const TraceOf trace{.log = *log, .since = log->total(), .end_ns = end_ns};
@@ -126,14 +126,15 @@ void StepFeed::take_trace(const std::shared_ptr<HttpExchange>& exchange, const T
     std::unique_lock lock(mutex_);
     while (!stopping_ && now_ns() < trace.end_ns && !exchange->disconnected()) changed_.wait_for(lock, kTraceTurn);
   }
-  if (!exchange->disconnected()) {
-    HttpResponse response;
-    response.body = trace_json(trace.log.part(trace.since).steps);
-    response.headers.emplace_back("Content-Disposition", "attachment; filename=\"tailrace-trace.json\"");
-    exchange->respond(std::move(response));
+  const bool wanted = !exchange->disconnected();
+  HttpResponse response;
+  if (wanted) response.body = trace_json(trace.log.part(trace.since).steps);
+  response.headers.emplace_back("Content-Disposition", "attachment; filename=\"tailrace-trace.json\"");
+  {
+    std::lock_guard lock(mutex_);
+    tracing_ = false;  // before the answer: who has read it may ask for the next
   }
-  std::lock_guard lock(mutex_);
-  tracing_ = false;
+  if (wanted) exchange->respond(std::move(response));
 }
 
 void StepFeed::stop() {
