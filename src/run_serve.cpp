@@ -49,10 +49,12 @@ class StopSignal {
     pthread_kill(thread_.native_handle(), SIGTERM);
     thread_.join();
   }
-  // On the signals' thread; while there is none SIGHUP does nothing.
+  // Called on the signals' thread; at once for a SIGHUP that came while there was none.
   void set_reload(std::function<void()> reload) {
     std::lock_guard lock(mutex_);
     reload_ = std::move(reload);
+    if (reload_ && reload_asked_) reload_();
+    reload_asked_ = false;
   }
   // While loading there is nothing to drain: a signal ends the process at once.
   void set_loaded() { loaded_ = true; }
@@ -79,14 +81,16 @@ class StopSignal {
     for (int signal = SIGHUP; signal == SIGHUP;) {
       sigwait(&signals_, &signal);
       std::lock_guard lock(mutex_);
-      if (signal == SIGHUP && reload_) reload_();
+      if (signal != SIGHUP) continue;
+      reload_asked_ = !reload_;
+      if (reload_) reload_();
     }
   }
 
   const sigset_t signals_;
   std::mutex mutex_;
   std::function<void()> reload_;  // guarded by mutex_
-
+  bool reload_asked_ = false;     // the same
   std::atomic<bool> done_{false}, loaded_{false};
   std::promise<void> stopped_;
   std::thread thread_;
@@ -146,18 +150,24 @@ int run_serve(const ServeConfig& config) {
   StepLog steps(kLoggedSteps);
   HttpServer server(config, queue, status);
   server.set_page(page_files());
+  const auto give_up = [&](const Status& reason) {
+    stop.set_reload(nullptr);
+    server.stop();  // what it has logged stands before the reason
+    return bad_input(reason);
+  };
   auto port = server.start();
-  if (!port) return bad_input(port.error());
+  if (!port) return give_up(port.error());
+  stop.set_reload([&server] { server.reload_keys(); });
 
   auto text = load_text(config);
-  if (!text) return bad_input(text.error());
+  if (!text) return give_up(text.error());
   auto output = settle_output_format(config.model.tool_call_parser, config.model.reasoning_parser, **text);
-  if (!output) return bad_input(output.error());
+  if (!output) return give_up(output.error());
   const bool terminal = isatty(STDERR_FILENO);
   EngineSetup setup = engine_setup(config, **text);
   setup.engine.log = &steps;
   auto host = EngineHost::create(setup, queue, status, terminal ? draw_progress : nullptr);
-  if (!host) return bad_input(host.error());
+  if (!host) return give_up(host.error());
   print_start_up(config, *output, **host);
 
   const ModelReport& report = (*host)->report();
@@ -183,7 +193,6 @@ int run_serve(const ServeConfig& config) {
               is_ipv6 ? "[" : "", config.http.host.c_str(), is_ipv6 ? "]" : "", *port, page_files().empty() ? "" : "page at /, ");
   std::fflush(stdout);
 
-  stop.set_reload([&server] { server.reload_keys(); });
   stop.set_loaded();
   const bool asked = stop.wait([&] { return status.state == EngineState::kDead; });
   const auto limit = std::chrono::milliseconds(static_cast<int64_t>(config.limits.shutdown_timeout_s * 1000));

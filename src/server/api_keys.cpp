@@ -45,7 +45,8 @@ Status read_line(const std::string& line, ApiKey& key) {
   std::string first, word;
   words >> first;
   const size_t colon = first.find(':');
-  if (colon != std::string::npos) key.name = first.substr(0, colon);
+  key.named = colon != std::string::npos;
+  if (key.named) key.name = first.substr(0, colon);
   key.secret = colon == std::string::npos ? first : first.substr(colon + 1);
   const auto printable = [](char c) { return c > ' ' && c <= '~'; };  // it stands in logs and metrics
   if (!std::all_of(key.name.begin(), key.name.end(), printable)) return invalid("a name is printable ASCII");
@@ -65,6 +66,21 @@ Status add_key(std::vector<ApiKey>& keys, ApiKey key) {
   }
   keys.push_back(std::move(key));
   return Status();
+}
+
+using Keys = std::vector<std::shared_ptr<const ApiKey>>;
+
+// The key of `before` whose use `key` goes on with; null: a new one. `now`: all keys that are read.
+const ApiKey* predecessor(const ApiKey& key, const Keys& before, const std::vector<ApiKey>& now) {
+  const auto is_named = [](const std::string& name) { return [&name](const auto& other) { return other.named && other.name == name; }; };
+  const ApiKey* same_secret = nullptr;
+  for (const auto& old : before) {
+    if (key.named && is_named(key.name)(*old)) return old.get();
+    if (old->secret == key.secret) same_secret = old.get();
+  }
+  // A key that is still there by its name keeps what it owns, also where its old secret is another's now.
+  const bool taken = same_secret != nullptr && same_secret->named && std::any_of(now.begin(), now.end(), is_named(same_secret->name));
+  return taken ? nullptr : same_secret;
 }
 
 }  // namespace
@@ -117,11 +133,9 @@ Status ApiKeys::reload() {
   auto now = std::make_shared<Keys>();
   for (ApiKey& key : read) {
     if (key.max_running == 0) key.max_running = options_.max_running_per_key;
-    for (const auto& old : *before) {
-      if (old->secret == key.secret) key.use = old->use;
-    }
-    now->push_back(std::make_shared<const ApiKey>(std::move(key)));
+    if (const ApiKey* old = predecessor(key, *before, read)) key.use = old->use;
   }
+  for (ApiKey& key : read) now->push_back(std::make_shared<const ApiKey>(std::move(key)));
   std::lock_guard lock(mutex_);
   keys_ = std::move(now);
   return Status();
@@ -146,21 +160,30 @@ std::shared_ptr<const ApiKey> ApiKeys::find(std::string_view authorization,
   return found;
 }
 
+namespace {
+
+std::optional<ApiError> refusal(const ApiKey& key, int32_t held, int32_t sequences, const char* param) {
+  const int32_t most = key.max_running;
+  if (most == 0 || sequences <= most - held) return std::nullopt;
+  const std::string bound = "this key may have " + std::to_string(most) + " answers generated at a time";
+  if (sequences <= most) return ApiError{429, bound + "; try again when one of them has ended", "", "rate_limit_exceeded"};
+  return ApiError{400, bound + ", and this request alone asks for " + std::to_string(sequences), param, "invalid_value"};
+}
+
+}  // namespace
+
+std::optional<ApiError> share_refusal(const std::shared_ptr<const ApiKey>& key, int32_t sequences, const char* param) {
+  return key ? refusal(*key, key->use->running.load(), sequences, param) : std::nullopt;
+}
+
 ApiExpected<std::shared_ptr<void>> take_share(const std::shared_ptr<const ApiKey>& key,
                                               int32_t sequences, const char* param) {
   if (!key) return std::shared_ptr<void>();
-  const std::string bound =
-      "this key may have " + std::to_string(key->max_running) + " answers generated at a time";
-  if (key->max_running > 0 && sequences > key->max_running) {
-    return bad_field(param,
-                     bound + ", and this request alone asks for " + std::to_string(sequences));
-  }
-  std::atomic<int32_t>& running = key->use->running;
-  if (running.fetch_add(sequences) + sequences > key->max_running && key->max_running > 0) {
-    running.fetch_sub(sequences);
-    return api_fail(
-        {429, bound + "; try again when one of them has ended", "", "rate_limit_exceeded"});
-  }
+  // Nothing is added where it does not fit: others, who would fit, could meet it there.
+  int32_t held = key->use->running.load();
+  do {
+    if (auto refused = refusal(*key, held, sequences, param)) return api_fail(std::move(*refused));
+  } while (!key->use->running.compare_exchange_weak(held, held + sequences));
   return std::shared_ptr<void>(
       nullptr, [use = key->use, sequences](void*) { use->running.fetch_sub(sequences); });
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,13 +15,14 @@
 
 namespace tailrace {
 
-// One client's key. What it owns (running requests, stored answers) is told apart by `use`, which a key keeps when the
-// file is read again.
+// One client's key. What it owns (running requests, stored answers) is told apart by `use`. When the file is read again a key
+// that has a name there keeps its use with the name, whatever its secret, and any other with the secret.
 struct ApiKey {
   struct Use {
     std::atomic<int32_t> running{0};  // sequences: choices of requests that are not answered yet
   };
   std::string name;                   // in logs, metrics and /v1/requests; never the secret
+  bool named = false;                 // by the file; else the name says where the key stands
   std::string secret;
   int32_t max_running = 0;            // sequences at a time; 0: no bound
   std::shared_ptr<Use> use = std::make_shared<Use>();
@@ -58,6 +60,9 @@ class ApiKeys {
   mutable std::mutex mutex_;
   std::shared_ptr<const Keys> keys_ = std::make_shared<Keys>();  // guarded by mutex_; the vector itself never changes
 };
+
+// Why take_share would refuse now, if it would; nothing is taken.
+std::optional<ApiError> share_refusal(const std::shared_ptr<const ApiKey>& key, int32_t sequences, const char* param);
 
 // Counts `sequences` against the key's bound until the last holder lets go. A null key has no bound, and gets null. 429
 // when others leave no room, 400 when they would not fit alone (`param` is the field to lower).

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 namespace tailrace {
 namespace {
@@ -87,6 +89,64 @@ TEST(ApiKeys, a_reload_keeps_what_a_key_owns_and_a_broken_file_changes_nothing) 
   EXPECT_FALSE(keys->reload().ok());
   EXPECT_NE(keys->find("Bearer c", ""), nullptr);
   std::remove(options.api_key_file.c_str());
+}
+
+TEST(ApiKeys, what_a_key_owns_stays_with_its_name_and_without_one_with_its_secret) {
+  HttpOptions options;
+  options.api_key_file = testing::TempDir() + "/tailrace_api_keys_names_" + std::to_string(getpid());
+  const auto write = [&](const char* text) { std::ofstream(options.api_key_file) << text; };
+  write("alice:a\nbob:b\nplain\nother\n");
+  const auto keys = std::move(ApiKeys::load(options).value());
+  const auto use = [&](const std::string& secret) {
+    const auto key = keys->find("Bearer " + secret, "");
+    return key ? key->use : nullptr;
+  };
+  const auto alice = use("a"), bob = use("b"), plain = use("plain"), other = use("other");
+  write("alice:a2\nbob:b\nrotated\nplain\n");  // lines change their places
+  ASSERT_TRUE(keys->reload().ok());
+  EXPECT_EQ(use("a2"), alice);
+  EXPECT_EQ(use("a"), nullptr);
+  EXPECT_EQ(use("b"), bob);
+  EXPECT_EQ(use("plain"), plain);
+  EXPECT_NE(use("rotated"), plain);
+  EXPECT_NE(use("rotated"), other);
+  write("bob:a2\nalice:b\nnamed:plain\nline-4:x\n");  // two change secrets, one gets a name
+  ASSERT_TRUE(keys->reload().ok());
+  EXPECT_EQ(use("a2"), bob);
+  EXPECT_EQ(use("b"), alice);
+  EXPECT_EQ(use("plain"), plain);
+  write("carol:b\nalice:a3\n");  // carol has alice's old secret, and nothing of hers
+  ASSERT_TRUE(keys->reload().ok());
+  EXPECT_EQ(use("a3"), alice);
+  EXPECT_NE(use("b"), alice);
+  const auto carol = use("b");
+  write("alice:a3\nCarol:b\n");  // renamed
+  ASSERT_TRUE(keys->reload().ok());
+  EXPECT_EQ(use("b"), carol);
+  std::remove(options.api_key_file.c_str());
+}
+
+TEST(ApiKeys, a_refused_share_takes_no_room_from_others_meanwhile) {
+  HttpOptions options;
+  options.api_keys = {"a"};
+  options.max_running_per_key = 3;
+  const auto keys = std::move(ApiKeys::load(options).value());
+  const auto key = keys->find("Bearer a", "");
+  const auto held = take_share(key, 2, "n");
+  ASSERT_TRUE(held);
+  std::atomic<bool> over{false};
+  std::thread refused([&] {
+    while (!over) EXPECT_FALSE(take_share(key, 2, "n"));
+  });
+  int taken = 0;
+  for (int i = 0; i < 100'000; ++i) taken += take_share(key, 1, "n") ? 1 : 0;
+  over = true;
+  refused.join();
+  EXPECT_EQ(taken, 100'000);
+  EXPECT_FALSE(share_refusal(key, 1, "n"));
+  EXPECT_EQ(share_refusal(key, 2, "n")->http_status, 429);
+  EXPECT_EQ(share_refusal(key, 4, "n")->http_status, 400);
+  EXPECT_FALSE(share_refusal(nullptr, 4, "n"));
 }
 
 TEST(ApiKeys, shares_come_back_and_others_keys_have_their_own) {

@@ -257,8 +257,7 @@ ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served,
 void HttpServer::Impl::generate(const Exchange& exchange, const ServedModel& served,
                                 const HttpRequest& request, std::shared_ptr<void> guard) {
   // Before the work of reading it.
-  if (auto room = take_share(request.key, 1, ""); !room)
-    return send(exchange, to_response(room.error()));
+  if (auto full = share_refusal(request.key, 1, "")) return send(exchange, to_response(*full));
   auto planned = plan(served, request);
   if (!planned) return send(exchange, to_response(planned.error()));
   auto share = take_share(request.key, static_cast<int32_t>(planned->requests.size()), "n");
