@@ -1,5 +1,9 @@
 #include "base/request.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
 #include "base/check.h"
 
 namespace tailrace {
@@ -14,11 +18,11 @@ void TokenStream::set_ready_callback(std::function<void()> callback) {
   if (fire) fire();
 }
 
-std::vector<TokenEvent> TokenStream::take() {
+std::vector<TokenEvent> TokenStream::take(size_t most) {
   std::lock_guard lock(mutex_);
-  std::vector<TokenEvent> out(std::make_move_iterator(events_.begin()),
-                              std::make_move_iterator(events_.end()));
-  events_.clear();
+  const auto end = events_.begin() + static_cast<std::ptrdiff_t>(std::min(most, events_.size()));
+  std::vector<TokenEvent> out(std::make_move_iterator(events_.begin()), std::make_move_iterator(end));
+  events_.erase(events_.begin(), end);
   return out;
 }
 

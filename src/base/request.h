@@ -74,8 +74,9 @@ struct RequestTimes {
 class TokenStream {
  public:
   void set_ready_callback(std::function<void()> callback);
-  // Moves all queued events to the consumer; empty when there are none.
-  std::vector<TokenEvent> take();
+  // Moves the queued events, `most` at a time, to the consumer; empty when there are none. Who has got as many as it asked for asks
+  // again: nobody calls back for those that are left.
+  std::vector<TokenEvent> take(size_t most = SIZE_MAX);
 
   // The consumer no longer wants the answer; idempotent. The engine still pushes the one finish event.
   void cancel() { cancelled_.store(true, std::memory_order_release); }

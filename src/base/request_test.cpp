@@ -34,6 +34,22 @@ TEST(TokenStream, calls_back_only_when_it_turns_non_empty) {
   EXPECT_EQ(calls, 2);
 }
 
+TEST(TokenStream, gives_no_more_than_is_asked_for_and_keeps_the_rest_in_order) {
+  TokenStream stream;
+  int calls = 0;
+  stream.set_ready_callback([&] { ++calls; });
+  for (TokenId id = 1; id <= 3; ++id) stream.push(token(id));
+  const auto first = stream.take(2);
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[1].id, 2);
+  stream.push(token(4));
+  EXPECT_EQ(calls, 1);  // it has not been empty since
+  const auto rest = stream.take(8);
+  ASSERT_EQ(rest.size(), 2u);
+  EXPECT_EQ(rest[0].id, 3);
+  EXPECT_EQ(rest[1].id, 4);
+}
+
 TEST(TokenStream, a_callback_set_late_hears_of_what_is_there) {
   TokenStream stream;
   stream.push(token(1));

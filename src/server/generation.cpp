@@ -11,6 +11,9 @@ namespace {
 // Larger answers are put together by a worker.
 constexpr int32_t kLargeAnswerTokens = 4096;
 constexpr size_t kLargeLogprobs = 256;
+// Of one choice at a time: what the engine has got ahead meanwhile waits until other connections had their turn, and until it is
+// known whether the client takes what was written.
+constexpr size_t kTurnEvents = 256;
 
 double seconds_between(int64_t from_ns, int64_t to_ns) {
   return from_ns > 0 && to_ns >= from_ns ? static_cast<double>(to_ns - from_ns) * 1e-9 : -1.0;
@@ -76,10 +79,12 @@ void Generation::abort(ApiError error) {
 }
 
 void Generation::pump(size_t index) {
-  if (done_) return;
+  if (done_ || exchange_->disconnected()) return;  // who was cut off is about to be client_left()
   Choice& choice = choices_[index];
   if (choice.finish_sent) return;
-  auto events = choice.stream.request()->stream->take();
+  auto events = choice.stream.request()->stream->take(kTurnEvents);
+  if (events.empty()) return;
+  if (events.size() == kTurnEvents) exchange_->post([self = shared_from_this(), index] { self->pump(index); });
   observe_tokens(choice, std::count_if(events.begin(), events.end(), [](const TokenEvent& event) {
                    return event.kind == TokenEvent::Kind::kToken;
                  }));

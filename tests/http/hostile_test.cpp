@@ -74,7 +74,7 @@ TEST(HostileClients, heads_that_trickle_in_are_given_up_and_hold_nobody_up) {
   Connections slow;
   for (int i = 0; i < 100; ++i) {
     slow.push_back(std::make_unique<HttpConnection>(fixture.port()));
-    slow.back()->send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nX-");
+    slow.back()->send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-");
   }
   expect_served(fixture);
   // Each byte is new, and none gives it more time: also not one that arrives in the very moment.
@@ -97,7 +97,7 @@ TEST(HostileClients, bodies_that_trickle_in_take_no_more_than_they_sent) {
   for (int i = 0; i < 50; ++i) {
     slow.push_back(std::make_unique<HttpConnection>(fixture.port()));
     slow.back()->send_raw(
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 33554432\r\n\r\n{");
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 33554432\r\n\r\n{");
   }
   expect_served(fixture);  // 50 x 32 MiB are promised, of 512 there may be
   for (auto& connection : slow) EXPECT_EQ(connection->read_reply().status, 408);
@@ -134,6 +134,55 @@ TEST(HostileClients, a_body_of_50_mb_beside_a_stream) {
   EXPECT_TRUE(
       ServerFixture::eventually([&] { return fixture.metric("tailrace_http_body_bytes") == 0; }));
   expect_served(fixture);
+}
+
+// Each token is some bytes of the answer.
+Json endless(int top_logprobs) {
+  return chat_body("loop", {{"stream", true}, {"ignore_eos", true}, {"logprobs", true}, {"top_logprobs", top_logprobs}});
+}
+
+TEST(HostileClients, readers_that_stop_while_the_engine_runs_at_full_speed) {
+  FixtureOptions options;
+  options.context_length = 1 << 15;  // tens of MB of events, more than sockets and server hold
+  ServerFixture fixture(options);
+  Connections stopped;
+  for (int i = 0; i < 6; ++i) {
+    stopped.push_back(std::make_unique<HttpConnection>(fixture.port()));
+    stopped.back()->set_receive_buffer(4096);
+    stopped.back()->send_request("POST", "/v1/chat/completions", endless(8).dump());
+  }
+  expect_served(fixture);
+  EXPECT_TRUE(ServerFixture::eventually(
+      [&] { return fixture.metric("tailrace_request_success_total", "finished_reason=\"abort\"") == 6; }));
+  // Not seen by the clients, who would have to read what the sockets still hold.
+  EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.metric("tailrace_http_connections") <= 2; }));
+  EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.engine.num_open() == 0 && requests_running(fixture) == 0; }));
+  expect_served(fixture);
+}
+
+// Else one stream keeps a thread of the sockets for as long as it takes to write all that the engine has got ahead of it meanwhile.
+TEST(HostileClients, a_turn_of_one_stream_is_short_however_far_the_engine_is_ahead) {
+  FixtureOptions options;
+  options.context_length = 1 << 20;
+  options.config.http.max_unsent_bytes = int64_t{1} << 30;
+  ServerFixture fixture(options);
+  HttpConnection client(fixture.port());
+  Json body = endless(0);
+  body["max_tokens"] = 20'000;
+  client.send_request("POST", "/v1/chat/completions", body.dump());
+  ASSERT_TRUE(client.read_until("\r\n0\r\n\r\n"));
+  size_t tokens = 0, longest = 0;
+  const std::string& raw = client.raw();
+  for (size_t at = raw.find("\r\n\r\n") + 4; at < raw.size();) {
+    const size_t size = std::strtoul(raw.c_str() + at, nullptr, 16), begin = raw.find("\r\n", at) + 2;
+    size_t held = 0;
+    for (size_t token = raw.find("\"bytes\":", begin); token < begin + size; token = raw.find("\"bytes\":", token + 1)) ++held;
+    tokens += held;
+    longest = std::max(longest, held);
+    at = begin + size + 2;
+  }
+  EXPECT_EQ(tokens, 20'000u);
+  EXPECT_LE(longest, 256u);
 }
 
 TEST(HostileClients, ten_thousand_brackets) {
