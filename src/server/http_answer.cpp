@@ -1,5 +1,6 @@
 #include "server/http_answer.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/check.h"
@@ -13,6 +14,7 @@ const char* reason_phrase(int status) {
     case 204: return "No Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
+    case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
@@ -28,6 +30,7 @@ const char* reason_phrase(int status) {
   }
 }
 
+constexpr size_t kSmallRun = size_t{64} << 10;  // what is queued behind less than this is counted with it
 constexpr int kNoContent = 204;  // neither type nor length (RFC 9110, 8.6)
 
 std::string format_head(const HttpResponse& response, const HttpHeaders& more, bool close) {
@@ -66,7 +69,7 @@ void HttpAnswer::respond(HttpResponse response) {
   if (wiring_.reword) wiring_.reword(response);
   const bool keep = wiring_.keep_alive();
   close_ = response.close || !keep;
-  unsent_ += format_response(response, {keep, wiring_.head_only, wiring_.headers});
+  add_locked(format_response(response, {keep, wiring_.head_only, wiring_.headers}));
   on_disconnect_ = nullptr;
   signal_locked();
 }
@@ -79,25 +82,31 @@ void HttpAnswer::begin_stream(HttpResponse head) {
   close_ = head.close || wiring_.http_1_0 || !wiring_.keep_alive();
   std::string text = format_head(head, wiring_.headers, close_);
   if (!wiring_.http_1_0) text += "Transfer-Encoding: chunked\r\n";
-  unsent_ += text + "\r\n";
+  add_locked(text + "\r\n");
   signal_locked();
 }
 
+void HttpAnswer::add_locked(std::string_view bytes) {
+  unsent_.append(bytes);
+  if (runs_.empty() || runs_.back() >= kSmallRun) runs_.push_back(0);
+  runs_.back() += bytes.size();
+  if (runs_.size() > 1) behind_ += bytes.size();
+}
+
 void HttpAnswer::queue_locked(std::string_view bytes) {
-  if (wiring_.http_1_0) {
-    unsent_.append(bytes);
-  } else {
-    char size[20];
-    std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
-    unsent_.append(size).append(bytes).append("\r\n");
-  }
+  if (wiring_.http_1_0) return add_locked(bytes);
+  char size[20];
+  const int length = std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
+  add_locked({size, static_cast<size_t>(length)});
+  add_locked(bytes);
+  add_locked("\r\n");
 }
 
 void HttpAnswer::write(std::string_view bytes) {
   std::lock_guard lock(mutex_);
   if (left_ || cut_off_ || bytes.empty() || wiring_.head_only) return;
   CHECK(streaming_ && !ended_);
-  const bool slow = unsent_.size() + taken_ > wiring_.max_unsent_bytes;
+  const bool slow = behind_ > wiring_.max_unsent_bytes;
   queue_locked(bytes);
   if (slow) {
     cut_off_ = true;
@@ -111,7 +120,7 @@ void HttpAnswer::end_stream() {
   if (left_ || ended_) return;
   CHECK(streaming_);
   ended_ = true;
-  if (!wiring_.http_1_0 && !wiring_.head_only) unsent_ += "0\r\n\r\n";
+  if (!wiring_.http_1_0 && !wiring_.head_only) add_locked("0\r\n\r\n");
   on_disconnect_ = nullptr;
   signal_locked();
 }
@@ -142,13 +151,19 @@ bool HttpAnswer::disconnected() const {
 std::string HttpAnswer::take_unsent() {
   std::lock_guard lock(mutex_);
   signalled_ = false;
-  taken_ += unsent_.size();
   return std::exchange(unsent_, std::string());
 }
 
 void HttpAnswer::sent(size_t bytes) {
   std::lock_guard lock(mutex_);
-  taken_ -= bytes;
+  while (bytes > 0) {
+    const size_t part = std::min(bytes, runs_.front());
+    bytes -= part;
+    runs_.front() -= part;
+    if (runs_.front() > 0) continue;
+    runs_.pop_front();
+    if (!runs_.empty()) behind_ -= runs_.front();
+  }
 }
 
 bool HttpAnswer::ended() const {
@@ -173,7 +188,7 @@ bool HttpAnswer::probe() {
   if (streaming_) {
     queue_locked(": probe\n\n");
   } else {
-    unsent_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    add_locked("HTTP/1.1 100 Continue\r\n\r\n");
   }
   signal_locked();
   return true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -28,7 +29,7 @@ HttpResponse to_response(const ApiError& error);
 class HttpAnswer : public HttpExchange {
  public:
   struct Wiring {
-    size_t max_unsent_bytes = 0;
+    size_t max_unsent_bytes = 0;                       // behind the write that is being sent, however large that one is
     bool http_1_0 = false;
     bool head_only = false;                            // as in WireForm
     HttpHeaders headers;
@@ -58,13 +59,15 @@ class HttpAnswer : public HttpExchange {
   void client_left();             // runs the disconnect callback unless the answer has ended
 
  private:
-  void queue_locked(std::string_view bytes);
+  void add_locked(std::string_view bytes);    // as they are
+  void queue_locked(std::string_view bytes);  // as a chunk
   void signal_locked();
 
   const Wiring wiring_;
   mutable std::mutex mutex_;
-  std::string unsent_;
-  size_t taken_ = 0;              // handed to the connection, not yet in the socket
+  std::string unsent_;            // not yet handed to the connection
+  std::deque<size_t> runs_;       // bytes of writes that are not in the socket, small ones together; the first is being sent
+  size_t behind_ = 0;             // bytes of all but the first
   bool streaming_ = false, begun_ = false, ended_ = false, left_ = false, cut_off_ = false, close_ = false;
   bool signalled_ = false;
   std::function<void()> on_disconnect_;

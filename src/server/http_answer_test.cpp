@@ -92,6 +92,42 @@ TEST(HttpAnswer, slow_reader_is_cut_off) {
   EXPECT_TRUE(fixture.wait_left(1));
 }
 
+TEST(HttpAnswer, one_write_larger_than_the_bound_is_no_slow_reader) {
+  HttpOptions options;
+  options.max_unsent_bytes = 1 << 16;
+  ListenerFixture fixture(options);
+  HttpConnection connection(fixture.port);
+  connection.send_request("GET", "/hold");
+  auto exchange = fixture.wait_held();
+  const std::string large(16 << 20, 'x');  // more than the sockets hold
+  exchange->begin_stream({});
+  exchange->write(large);
+  for (int i = 0; i < 100; ++i) exchange->write("after ");
+  EXPECT_FALSE(exchange->disconnected());
+  exchange->end_stream();
+  const HttpReply reply = connection.read_reply();
+  EXPECT_TRUE(reply.complete);
+  EXPECT_EQ(reply.body.size(), large.size() + 600);
+}
+
+TEST(HttpAnswer, what_piles_up_behind_a_large_write_is_bounded) {
+  HttpOptions options;
+  options.max_unsent_bytes = 1 << 16;
+  ListenerFixture fixture(options);
+  HttpConnection connection(fixture.port);
+  connection.set_receive_buffer(4096);
+  connection.send_request("GET", "/hold");
+  auto exchange = fixture.wait_held();
+  exchange->begin_stream({});
+  exchange->write(std::string(16 << 20, 'x'));
+  const std::string block(1 << 10, 'y');
+  int blocks = 0;
+  for (; blocks < 1000 && !exchange->disconnected(); ++blocks) exchange->write(block);
+  EXPECT_TRUE(exchange->disconnected());
+  EXPECT_LT(blocks, 3 * 64);
+  EXPECT_TRUE(fixture.wait_left(1));
+}
+
 TEST(HttpAnswer, http_1_0_stream_ends_with_the_connection) {
   ListenerFixture fixture;
   HttpConnection connection(fixture.port);
