@@ -60,6 +60,8 @@ Json http_config(const HttpOptions& http, const LimitOptions& limits) {
            http.tokenizer_threads > 0 ? Json(http.tokenizer_threads) : Json("auto")},
           {"max_queued_requests", limits.max_queued_requests},
           {"request_timeout",
+          {"max_stored_responses", limits.max_stored_responses},
+          {"max_stored_response_bytes", limits.max_stored_response_bytes},
            limits.request_timeout_s > 0 ? Json(limits.request_timeout_s) : Json(nullptr)},
           {"shutdown_timeout", limits.shutdown_timeout_s},
           {"health_timeout", limits.health_timeout_s}};

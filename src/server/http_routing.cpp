@@ -139,7 +139,9 @@ Json HttpServer::Impl::server_info() {
 
 Metrics::Open HttpServer::Impl::open_now() const {
   Metrics::Open open{.connections = listener.num_connections(),
-                     .body_bytes = listener.body_bytes_held()};
+                     .body_bytes = listener.body_bytes_held(),
+                     .stored_responses = responses.store().count(),
+                     .stored_response_bytes = responses.store().held_bytes()};
   for (const auto& key : keys->all())
     open.key_sequences.emplace_back(key->name, key->use->running.load());
   if (open.key_sequences.empty())

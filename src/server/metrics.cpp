@@ -231,7 +231,11 @@ std::vector<MetricFamily> server_families(const Metrics::Open& open, const std::
   std::vector<MetricFamily> out = {
       single("tailrace_http_connections", "Open connections.", MetricType::Gauge, count(open.connections), labels),
       single("tailrace_http_body_bytes", "Bytes of request bodies, and what is parsed from them, that are held.",
-             MetricType::Gauge, count(open.body_bytes), labels)};
+             MetricType::Gauge, count(open.body_bytes), labels),
+      single("tailrace_stored_responses", "Answers of /v1/responses that are stored.", MetricType::Gauge,
+             count(open.stored_responses), labels),
+      single("tailrace_stored_response_bytes", "Their bytes, and those of what is on its way there.", MetricType::Gauge,
+             count(open.stored_response_bytes), labels)};
   MetricFamily keys{"tailrace_key_sequences_running", "Choices that are not answered yet, by the name of the key.",
                     MetricType::Gauge, {}};
   for (const auto& [name, running] : open.key_sequences) {

@@ -5,29 +5,43 @@
 namespace tailrace {
 namespace {
 
-StoredResponse response(ResponseStore& store, const std::string& id, size_t bytes = 100,
-                        std::shared_ptr<const void> owner = nullptr) {
-  return {id, std::move(owner), "{}", {store.make_turn("[]"), store.make_turn(std::string(bytes, 'x'))}};
+using Owner = ResponseStore::Owner;
+
+// Begins and ends an answer of so many bytes.
+bool put(ResponseStore& store, const std::string& id, size_t bytes = 100, const Owner& owner = nullptr) {
+  auto turns = store.begin({}, "[]", owner);
+  return turns && store.put({id, owner, "{}", std::move(*turns)}, std::string(bytes, 'x'));
+}
+
+// Which of the answers "PREFIX0" ... "PREFIX9" there are.
+std::string stored(ResponseStore& store, const std::string& prefix, const Owner& owner) {
+  std::string out;
+  for (int i = 0; i < 10; ++i) {
+    if (store.find(prefix + std::to_string(i), owner)) out += std::to_string(i);
+  }
+  return out;
 }
 
 TEST(ResponseStore, keeps_the_least_recently_used_no_longer_than_there_is_room) {
   ResponseStore store(2, 1 << 20);
-  EXPECT_TRUE(store.put(response(store, "a")));
-  EXPECT_TRUE(store.put(response(store, "b")));
+  EXPECT_TRUE(put(store, "a"));
+  EXPECT_TRUE(put(store, "b"));
   EXPECT_TRUE(store.find("a", nullptr));
-  EXPECT_TRUE(store.put(response(store, "c")));
+  EXPECT_TRUE(put(store, "c"));
   EXPECT_FALSE(store.find("b", nullptr));
   EXPECT_TRUE(store.find("a", nullptr) && store.find("c", nullptr));
+  EXPECT_EQ(store.count(), 2);
 }
 
 TEST(ResponseStore, counts_bytes_and_takes_nothing_larger_than_itself) {
   ResponseStore store(100, 10000);
-  EXPECT_TRUE(store.put(response(store, "a", 4000)));
-  EXPECT_TRUE(store.put(response(store, "b", 4000)));
+  EXPECT_TRUE(put(store, "a", 4000));
+  EXPECT_TRUE(put(store, "b", 3500));
   EXPECT_LE(store.held_bytes(), 10000);
-  EXPECT_FALSE(store.put(response(store, "c", 20000)));
+  EXPECT_FALSE(put(store, "c", 20000));
+  EXPECT_FALSE(store.begin({}, std::string(20000, 'x'), nullptr));
   EXPECT_TRUE(store.find("b", nullptr));
-  EXPECT_TRUE(store.put(response(store, "d", 4000)));
+  EXPECT_TRUE(put(store, "d", 4000));
   EXPECT_FALSE(store.find("a", nullptr));
   EXPECT_LE(store.held_bytes(), 10000);
   EXPECT_TRUE(store.erase("b", nullptr) && store.erase("d", nullptr));
@@ -36,11 +50,9 @@ TEST(ResponseStore, counts_bytes_and_takes_nothing_larger_than_itself) {
 
 TEST(ResponseStore, turns_outlive_the_answers_they_were_stored_with) {
   ResponseStore store(100, 10000);
-  EXPECT_TRUE(store.put(response(store, "a", 3000)));
+  EXPECT_TRUE(put(store, "a", 3000));
   const auto first = store.find("a", nullptr);
-  StoredResponse next{"b", nullptr, "{}", first->turns};
-  next.turns.push_back(store.make_turn("[]"));
-  EXPECT_TRUE(store.put(std::move(next)));
+  EXPECT_TRUE(store.put({"b", nullptr, "{}", *store.begin(first->turns, "[]", nullptr)}, "[]"));
   EXPECT_TRUE(store.erase("a", nullptr));
   EXPECT_EQ(store.find("b", nullptr)->turns[1]->size(), 3000u);
   EXPECT_GT(store.held_bytes(), 3000);
@@ -49,7 +61,7 @@ TEST(ResponseStore, turns_outlive_the_answers_they_were_stored_with) {
 TEST(ResponseStore, nobody_finds_what_another_key_stored) {
   ResponseStore store(100, 10000);
   const auto mine = std::make_shared<int>(1), yours = std::make_shared<int>(2);
-  EXPECT_TRUE(store.put(response(store, "a", 10, mine)));
+  EXPECT_TRUE(put(store, "a", 10, mine));
   EXPECT_FALSE(store.find("a", yours) || store.find("a", nullptr));
   EXPECT_FALSE(store.erase("a", yours));
   EXPECT_TRUE(store.find("a", mine));
@@ -57,10 +69,48 @@ TEST(ResponseStore, nobody_finds_what_another_key_stored) {
   EXPECT_FALSE(store.erase("a", mine));
 }
 
+TEST(ResponseStore, a_key_that_holds_more_than_its_share_gives_up_its_own) {
+  const auto mine = std::make_shared<int>(1), yours = std::make_shared<int>(2);
+  for (const bool by_count : {false, true}) {
+    ResponseStore store(by_count ? 8 : 100, by_count ? 1 << 20 : 8 * 2000);
+    const size_t bytes = 1000;  // and what the entry takes
+    const auto add = [&](const std::string& id, const Owner& owner) { return put(store, id, bytes, owner); };
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(add("m" + std::to_string(i), mine));
+    const std::string alone = stored(store, "m", mine);
+    ASSERT_GE(alone.size(), 8u) << "alone it has all of it";
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(add("y" + std::to_string(i), yours));
+    EXPECT_EQ(stored(store, "y", yours), "0123") << "the other's share is there for the asking";
+    const std::string left = stored(store, "m", mine);
+    EXPECT_GE(left.size(), 4u);
+    for (int i = 4; i < 10; ++i) EXPECT_TRUE(add("y" + std::to_string(i), yours));
+    EXPECT_GE(stored(store, "y", yours).size(), 4u);
+    EXPECT_LT(stored(store, "y", yours).size(), 10u);
+    EXPECT_GE(stored(store, "m", mine).size(), 4u) << "and no more than that";
+    EXPECT_EQ(stored(store, "m", mine).back(), '9') << "the latest used stay";
+    EXPECT_LE(store.held_bytes(), by_count ? 1 << 20 : 8 * 2000);
+  }
+}
+
+TEST(ResponseStore, what_is_on_its_way_counts_and_costs_others_nothing) {
+  ResponseStore store(100, 10000);
+  const auto mine = std::make_shared<int>(1), yours = std::make_shared<int>(2);
+  EXPECT_TRUE(put(store, "y", 1000, yours));
+  auto running = store.begin({}, std::string(7000, 'x'), mine);
+  ASSERT_TRUE(running);
+  EXPECT_GT(store.held_bytes(), 8000);
+  EXPECT_FALSE(store.begin({}, std::string(5000, 'x'), mine));
+  EXPECT_FALSE(put(store, "m", 5000, mine));
+  EXPECT_TRUE(store.find("y", yours));
+  EXPECT_LE(store.held_bytes(), 10000);
+  running.reset();
+  EXPECT_TRUE(put(store, "m", 5000, mine));
+  EXPECT_TRUE(store.find("y", yours));
+}
+
 TEST(ResponseStore, without_room_for_one_nothing_is_stored) {
   ResponseStore store(0, 10000);
   EXPECT_FALSE(store.enabled());
-  EXPECT_FALSE(store.put(response(store, "a")));
+  EXPECT_FALSE(put(store, "a"));
 }
 
 }  // namespace

@@ -178,9 +178,10 @@ ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::st
       .owner = owner,
       .turns = {}};
   if (request->store) {
-    answer.store = store_;
-    if (previous) answer.turns = previous->turns;
-    answer.turns.push_back(store_->make_turn(dump_json(input_items(request->input, token))));
+    auto turns = store_->begin(previous ? previous->turns : StoredResponse::Turns(), dump_json(input_items(request->input, token)), owner);
+    if (turns) answer.store = store_;
+    if (turns) answer.turns = std::move(*turns);
+    answer.head["store"] = turns.has_value();
   }
   plan->id = "resp_" + token;
   plan->writer = make_responses_writer(std::move(answer));

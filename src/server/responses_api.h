@@ -14,7 +14,7 @@ namespace tailrace {
 // Thread-safe. `owner` tells the holders of different API keys apart: nobody finds what another has stored.
 class ResponsesApi {
  public:
-  using Owner = std::shared_ptr<const void>;
+  using Owner = StoredResponse::Owner;
 
   // max_stored 0: nothing is stored.
   ResponsesApi(int64_t max_stored, int64_t max_stored_bytes)
@@ -28,6 +28,8 @@ class ResponsesApi {
   // `query`: as it stands behind the '?'.
   ApiExpected<HttpResponse> answer(std::string_view method, std::string_view path, std::string_view query,
                                    const Owner& owner);
+
+  const ResponseStore& store() const { return *store_; }
 
  private:
   const std::shared_ptr<ResponseStore> store_;

@@ -99,9 +99,8 @@ class ResponsesWriter : public AnswerWriter {
   }
 
   bool put(const Json& response) {
-    StoredResponse stored{response["id"], answer_.owner, dump_json(response), std::move(answer_.turns)};
-    stored.turns.push_back(answer_.store->make_turn(dump_json(response["output"])));
-    return answer_.store->put(std::move(stored));
+    return answer_.store->put({response["id"], answer_.owner, dump_json(response), std::move(answer_.turns)},
+                              dump_json(response["output"]));
   }
 
   ResponsesAnswer answer_;

@@ -14,8 +14,8 @@ struct ResponsesAnswer {
   Json head;  // the response before its first item: status in_progress
   ResponseItems::Rules rules;
   std::shared_ptr<ResponseStore> store;  // null: it is not to be stored
-  std::shared_ptr<const void> owner;
-  std::vector<std::shared_ptr<const std::string>> turns;  // what it answers, as in StoredResponse
+  StoredResponse::Owner owner;
+  StoredResponse::Turns turns;  // what it answers
 };
 
 std::unique_ptr<AnswerWriter> make_responses_writer(ResponsesAnswer answer);
