@@ -16,5 +16,8 @@ export default defineConfig({
       output: { entryFileNames: "assets/[name]-[hash].js", assetFileNames: "assets/[name]-[hash][extname]" },
     },
   },
-  server: { proxy: Object.fromEntries(["/v1", "/debug", "/health", "/metrics"].map((path) => [path, server])) },
+  // The Host header stays the browser's: the server takes requests of its own origin alone.
+  server: {
+    proxy: Object.fromEntries(["/v1", "/debug", "/health", "/metrics"].map((path) => [path, { target: server, changeOrigin: false }])),
+  },
 });

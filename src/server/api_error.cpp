@@ -6,6 +6,7 @@ namespace {
 const char* error_type(int http_status) {
   switch (http_status) {
     case 401: return "authentication_error";
+    case 403: return "permission_error";
     case 404: return "not_found_error";
     case 429: return "rate_limit_error";
     case 500: return "server_error";

@@ -130,6 +130,9 @@ void add_access_options(CLI::App& app, HttpOptions& http) {
       ->check(CLI::Range(1, 1 << 20))->group("HTTP")->option_text("N");
   add_repeated(app, "--cors-allow-origin", http.cors_origins,
                "web pages that may use the API from a browser: scheme://host[:port], or *; may be given several times", "ORIGIN");
+  add_repeated(app, "--allowed-hosts", http.allowed_hosts,
+               "without keys, on a loopback address: names besides localhost by which the server is asked; may be given several times",
+               "NAME");
 }
 
 void add_http_options(CLI::App& app, ServeConfig& config) {

@@ -59,6 +59,7 @@ struct HttpOptions {
   std::string api_key_file;          // --api-key-file; empty: none
   int32_t max_running_per_key = 0;   // sequences of one key at a time, unless the file says another number; 0: no bound
   std::vector<std::string> cors_origins;  // --cors-allow-origin: pages that may use the API from a browser
+  std::vector<std::string> allowed_hosts;  // --allowed-hosts: names of this server besides localhost (page_guard.h)
   int32_t io_threads = 2;
   int32_t tokenizer_threads = 0;     // 0: min(4, cores)
   int32_t max_connections = 1024;

@@ -6,8 +6,8 @@
 #include <charconv>
 #include <filesystem>
 
-#include "server/cors.h"
 #include "server/json.h"
+#include "server/page_guard.h"
 #include "server/url.h"
 
 namespace tailrace {
@@ -75,6 +75,13 @@ Status check_access(const HttpOptions& http) {
   }
   for (const std::string& origin : http.cors_origins) {
     if (Status status = check_origin(origin); !status.ok()) return status;
+  }
+  for (const std::string& name : http.allowed_hosts) {
+    if (Status status = check_allowed_host(name); !status.ok()) return status;
+  }
+  if (!http.allowed_hosts.empty() && (!http.api_keys.empty() || !http.api_key_file.empty() || !is_loopback(http.host))) {
+    return invalid("--allowed-hosts has no effect beside keys (--api-key, --api-key-file), nor with --host " + http.host +
+                   " unless that is a loopback address: leave it out");
   }
   return Status();
 }

@@ -118,6 +118,8 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(parse_ok({"--model", paths.model, "--random-seed", "18446744073709551615"}).engine.random_seed, UINT64_MAX);
   EXPECT_EQ(parse_ok({"--model", paths.model}).http.max_total_body_bytes, int64_t{512} << 20);
   EXPECT_EQ(parse_ok({"--model", paths.model, "--max-body-bytes", "1073741824"}).http.max_total_body_bytes, int64_t{4} << 30);
+  EXPECT_EQ(parse_ok({"--model", paths.model, "--host", "127.0.0.2", "--allowed-hosts", "box", "--allowed-hosts", "b.lan"}).http.allowed_hosts,
+            (std::vector<std::string>{"box", "b.lan"}));
   EXPECT_EQ(parse_ok({"--model", paths.model, "--mem-fraction-static", "0.5"}).engine.mem_fraction_static, 0.5);
 }
 
@@ -152,6 +154,7 @@ TEST(Config, bad_values_name_the_flag) {
            {"--shutdown-timeout", "inf"}, {"--health-timeout", "5s"}, {"--port"},
            {"--api-key", ""}, {"--api-key"}, {"--log-format", "xml"}, {"--max-running-requests-per-key", "0"},
            {"--cors-allow-origin", "page"}, {"--cors-allow-origin", "http://page/"}, {"--cors-allow-origin", "http://"},
+           {"--allowed-hosts", "http://a"}, {"--allowed-hosts", "a:80"}, {"--allowed-hosts", "*"}, {"--allowed-hosts", ""},
            {"--cors-allow-origin", "://a"}, {"--cors-allow-origin", "http://a b"}, {"--cors-allow-origin", "http://a\r\nX: y"}}) {
     std::vector<std::string> all = {"--model", paths.model};
     all.insert(all.end(), args.begin(), args.end());
@@ -185,6 +188,8 @@ TEST(Config, combinations_that_cannot_work) {
     EXPECT_TRUE(mentions(error({"--random-seed", seed}, false), "from 0 to 18446744073709551615, not " + std::string(seed)));
   }
   EXPECT_TRUE(mentions(error({"--port", "99999"}, false), "65535"));
+  EXPECT_TRUE(mentions(error({"--allowed-hosts", "box", "--api-key", "k"}, false), "--allowed-hosts"));
+  EXPECT_TRUE(mentions(error({"--allowed-hosts", "box", "--host", "0.0.0.0"}, false), "--allowed-hosts"));
   EXPECT_TRUE(mentions(error({"--max-running-requests-per-key", "2"}, false), "--api-key"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--context-length", "200"}, false), "--max-total-tokens"));
   EXPECT_TRUE(mentions(error({"--max-total-tokens", "100", "--mem-fraction-static", "0.5"}, false), "one of them"));

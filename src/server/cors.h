@@ -26,9 +26,10 @@ class Cors {
   // `methods`: what the path takes, e.g. "GET, DELETE".
   std::optional<HttpResponse> preflight(const HttpRequest& head, std::string_view methods) const;
 
- private:
+  // False for an empty one.
   bool allows(const std::string& origin) const;
 
+ private:
   const std::vector<std::string> origins_;
 };
 

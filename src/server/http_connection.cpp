@@ -214,6 +214,7 @@ std::optional<HttpResponse> HttpConnection::take_head(const Parser& parser, Http
   out.accept_encoding = std::string(head[http::field::accept_encoding]);
   out.x_request_id = std::string(head["X-Request-Id"]);
   out.origin = std::string(head[http::field::origin]);
+  out.host = std::string(head[http::field::host]);
   out.requested_method = std::string(head[http::field::access_control_request_method]);
   out.requested_headers = std::string(head[http::field::access_control_request_headers]);
   prepare(out);

@@ -25,7 +25,7 @@ struct HttpRequest {
   std::string path;           // without the query
   std::string query;          // what follows the first '?', as it was sent
   // Headers' values, "" when absent.
-  std::string authorization, x_api_key, content_type, accept_encoding, x_request_id, origin;
+  std::string authorization, x_api_key, content_type, accept_encoding, x_request_id, origin, host;
   std::string requested_method, requested_headers;  // Access-Control-Request-*
   // Settled by HttpHeadRules::prepare.
   std::string request_id;             // in answers and logs

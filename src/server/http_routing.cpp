@@ -52,9 +52,11 @@ HttpHeaders HttpServer::Impl::prepare(HttpRequest& head) {
 }
 
 std::optional<HttpResponse> HttpServer::Impl::by_head(const HttpRequest& head) const {
+  const bool keys_required = keys->required();
+  if (auto forbidden = keys_required ? std::nullopt : pages.refuse(head)) return forbidden;
   const std::string methods = methods_of(head.path);
   if (auto allowed = methods.empty() ? std::nullopt : cors.preflight(head, methods)) return allowed;
-  return answer_by_head(head, keys->required());
+  return answer_by_head(head, keys_required);
 }
 
 // Of a request whose body stays unread.

@@ -37,6 +37,7 @@ HttpServer::Impl::Impl(const ServeConfig& serve_config, RequestQueue& request_qu
       ids(random_number()),
       responses(serve_config.limits.max_stored_responses, serve_config.limits.max_stored_response_bytes),
       cors(serve_config.http.cors_origins),
+      pages(serve_config.http.host, serve_config.http.allowed_hosts, cors),
       events(serve_config.log_format, serve_config.log_level), workers(tokenizer_threads(serve_config.http)),
       listener(serve_config.http,
                [this](Exchange exchange, HttpRequest request) { route(std::move(exchange), std::move(request)); },

@@ -20,6 +20,7 @@
 #include "server/http_answer.h"
 #include "server/http_listener.h"
 #include "server/http_server.h"
+#include "server/page_guard.h"
 #include "server/request_log.h"
 #include "server/responses_api.h"
 #include "server/step_feed.h"
@@ -92,6 +93,7 @@ struct HttpServer::Impl {
   SeedSource seeds, ids;  // of sampling and calls; of requests
   ResponsesApi responses;
   const Cors cors;
+  const PageGuard pages;
   const EventLog events;
   RequestLog requests;
   std::unique_ptr<ApiKeys> keys;                                                // set before the listener starts

@@ -74,7 +74,7 @@ TEST(Access, every_kind_of_answer_has_the_request_id) {
     connection.send_raw(text);
     return connection.read_reply().headers["x-request-id"];
   };
-  const std::string head = " HTTP/1.1\r\nHost: h\r\nX-Request-Id: mine\r\n";
+  const std::string head = " HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\n";
   EXPECT_EQ(id_of("GET /health" + head + "\r\n"), "mine");
   EXPECT_EQ(id_of("GET /nothing" + head + kAlice + "\r\n"), "mine");
   EXPECT_EQ(id_of("POST /tokenize" + head + "Content-Length: 9\r\n\r\n"),
@@ -96,7 +96,7 @@ TEST(Access, a_request_without_host_or_with_two_is_400) {
     return connection.read_reply().status;
   };
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n"), 400);
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost:\r\n\r\n"), 200);
   EXPECT_EQ(status_of("GET /health HTTP/1.0\r\n\r\n"), 200);
 }
@@ -107,8 +107,8 @@ TEST(Access, transfer_encodings_other_than_chunked_end_the_connection) {
   for (const char* fields : {"Transfer-Encoding: identity", "Transfer-Encoding: gzip", "Transfer-Encoding: xchunked",
                              "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked"}) {
     HttpConnection connection(fixture.port());
-    connection.send_raw(std::string("GET /health HTTP/1.1\r\nHost: a\r\n") + fields +
-                        "\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+    connection.send_raw(std::string("GET /health HTTP/1.1\r\nHost: localhost\r\n") + fields +
+                        "\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     const auto reply = connection.read_reply();
     EXPECT_GE(reply.status, 400) << fields;
     EXPECT_TRUE(connection.wait_closed()) << fields;
@@ -172,6 +172,78 @@ TEST(Access, listed_origins_may_and_their_preflights_need_no_key) {
   EXPECT_EQ(http_get(fixture.port(), "/health", "Origin: https://other\r\n")
                 .headers.count("access-control-allow-origin"),
             0u);
+}
+
+// Browsers send such requests of any page without asking, and tell the page's origin.
+TEST(Access, without_keys_a_page_of_another_origin_changes_and_computes_nothing) {
+  FixtureOptions options;
+  options.config.http.cors_origins = {"https://page:8443"};
+  ServerFixture fixture(options);
+  const auto status_of = [&](const std::string& method, const std::string& path, const std::string& origin) {
+    HttpConnection connection(fixture.port());
+    connection.send_request(method, path, method == "POST" ? "{}" : "", "Origin: " + origin + "\r\n");
+    return connection.read_reply().status;
+  };
+  for (const char* origin : {"http://evil", "null", "http://localhost:1", "http://localhost.evil", "https://page"}) {
+    for (const char* path : {"/flush_cache", "/abort", "/tokenize", "/v1/chat/completions", "/v1/responses", "/v1/messages"}) {
+      EXPECT_EQ(status_of("POST", path, origin), 403) << origin << path;
+    }
+    EXPECT_EQ(status_of("DELETE", "/v1/responses/resp_1", origin), 403);
+    EXPECT_EQ(status_of("GET", "/v1/models", origin), 200);
+  }
+  EXPECT_EQ(fixture.num_flushes.load(), 0);
+  for (const char* origin : {"http://localhost", "https://localhost", "https://page:8443", ""}) {
+    EXPECT_EQ(status_of("POST", "/flush_cache", origin), 200) << origin;
+  }
+  HttpConnection unread(fixture.port());  // refused before the body is there
+  unread.send_raw("POST /v1/messages HTTP/1.1\r\nHost: localhost:80\r\nOrigin: http://evil\r\nContent-Length: 1000\r\n\r\n");
+  HttpReply reply = unread.read_reply();
+  EXPECT_EQ(reply.status, 403);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["type"], "permission_error");
+  reply = http_post(fixture.port(), "/abort", "{}", "Origin: http://evil\r\n");
+  const Json error = Json::parse(reply.body)["error"];
+  EXPECT_EQ(error["type"], "permission_error");
+  EXPECT_EQ(error["code"], "origin_not_allowed");
+  EXPECT_NE(error["message"].get<std::string>().find("--cors-allow-origin"), std::string::npos);
+  EXPECT_NE(error["message"].get<std::string>().find("http://evil"), std::string::npos);
+}
+
+TEST(Access, pages_of_other_origins_that_hold_a_key_may_ask) {
+  ServerFixture fixture(two_keys());
+  const std::string page = "Origin: http://page\r\nHost: elsewhere\r\n";
+  const std::string head = "POST /tokenize HTTP/1.1\r\n" + page + "Content-Length: 14\r\n";
+  for (const std::string& key : {std::string(), kAlice}) {
+    HttpConnection connection(fixture.port());
+    connection.send_raw(head + key + "\r\n" + R"({"prompt":"a"})");
+    EXPECT_EQ(connection.read_reply().status, key.empty() ? 401 : 200);
+  }
+}
+
+// A page whose name its owner has pointed here (DNS rebinding) would be of the server's own origin.
+TEST(Access, without_keys_a_loopback_address_answers_to_its_own_names_alone) {
+  FixtureOptions options;
+  options.config.http.allowed_hosts = {"Box.lan"};
+  const auto ask = [](const ServerFixture& fixture, const std::string& host) {
+    HttpConnection connection(fixture.port());
+    connection.send_raw("GET /v1/requests HTTP/1.1\r\nHost: " + host + "\r\nOrigin: http://" + host + "\r\n\r\n");
+    return connection.read_reply();
+  };
+  ServerFixture fixture(options);
+  for (const char* host : {"localhost", "LocalHost:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000", "[::1]", "192.168.0.7:1", "box.lan",
+                           "BOX.LAN:8000"}) {
+    EXPECT_EQ(ask(fixture, host).status, 200) << host;
+  }
+  for (const char* host : {"evil", "evil:8000", "localhost.evil", "evil.localhost", "127.0.0.1.evil", "box.lan.evil", "[evil]", "1.2.3",
+                           "lan"}) {
+    const HttpReply refused = ask(fixture, host);
+    EXPECT_EQ(refused.status, 403) << host;
+    EXPECT_EQ(Json::parse(refused.body)["error"]["code"], "host_not_allowed");
+    EXPECT_NE(refused.body.find("--allowed-hosts"), std::string::npos);
+  }
+  options.config.http.allowed_hosts.clear();
+  options.config.http.host = "0.0.0.0";  // its names are not known here
+  ServerFixture open(options);
+  EXPECT_EQ(ask(open, "evil").status, 200);
 }
 
 }  // namespace

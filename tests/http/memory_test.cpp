@@ -19,7 +19,7 @@ std::string many(const std::string& before, const std::string& unit, int count, 
 // Without a copy of the body.
 HttpReply post_whole(uint16_t port, const std::string& path, const std::string& body) {
   HttpConnection connection(port);
-  connection.send_raw("POST " + path + " HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n");
+  connection.send_raw("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n");
   connection.send_raw(body);
   return connection.read_reply();
 }
@@ -88,11 +88,11 @@ TEST(HostileBodies, what_is_parsed_waits_for_what_others_hold) {
   {
     // First, while nothing is held: with another's body it could be refused itself.
     HttpConnection arriving(fixture.port());
-    arriving.send_raw("POST /v1/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 4000000\r\n\r\n" + std::string(3'900'000, ' '));
+    arriving.send_raw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4000000\r\n\r\n" + std::string(3'900'000, ' '));
     // What is only announced takes nothing; it is refused by its length once more than 3 MiB of the first have arrived.
     ASSERT_TRUE(ServerFixture::eventually([&] {
       HttpConnection announced(fixture.port());
-      announced.send_raw("POST /v1/completions HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 4194304\r\n\r\n");
+      announced.send_raw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 4194304\r\n\r\n");
       return announced.read_until("\r\n\r\n") && announced.raw().find(" 503 ") != std::string::npos;
     }));
     const HttpReply beside = post_whole(fixture.port(), "/v1/completions", fits);

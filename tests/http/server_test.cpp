@@ -156,7 +156,7 @@ TEST(Server, a_wrong_key_or_path_is_told_before_the_body_is_sent) {
   ServerFixture fixture(options);
   const auto status_of_head = [&](const std::string& start, const std::string& more = "") {
     HttpConnection connection(fixture.port());
-    connection.send_raw(start + " HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n" + more + "\r\n");
+    connection.send_raw(start + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n" + more + "\r\n");
     return connection.read_reply().status;
   };
   const std::string key = "Authorization: Bearer secret\r\n";
@@ -187,12 +187,12 @@ TEST(Server, bodies_beyond_the_budget_are_503_until_the_others_are_done_with) {
   ServerFixture fixture(options);
   const std::string body = chat_body("abc").dump() + std::string(700 << 10, ' ');
   HttpConnection arriving(fixture.port());
-  arriving.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+  arriving.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
                     body.substr(0, body.size() - 1));
   // A body that is only announced takes nothing: sent at once it could be ahead of the one arriving, which would be refused.
   ASSERT_TRUE(ServerFixture::eventually([&] {
     HttpConnection announced(fixture.port());
-    announced.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: " +
+    announced.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: " +
                        std::to_string(body.size()) + "\r\n\r\n");
     return announced.read_until("\r\n\r\n") && announced.raw().find(" 503 ") != std::string::npos;
   }));
@@ -266,7 +266,7 @@ TEST(Server, text_that_no_context_holds_is_refused_before_it_is_tokenized) {
 TEST(Server, head_is_answered_without_a_body) {
   ServerFixture fixture;
   HttpConnection connection(fixture.port());
-  ASSERT_TRUE(connection.send_raw("HEAD /health HTTP/1.1\r\nHost: a\r\n\r\nGET /nothing HTTP/1.1\r\nHost: a\r\n\r\n"));
+  ASSERT_TRUE(connection.send_raw("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"));
   ASSERT_TRUE(connection.read_until("HTTP/1.1 404"));
   const std::string& raw = connection.raw();
   EXPECT_EQ(raw.rfind("HTTP/1.1 200", 0), 0u) << raw;

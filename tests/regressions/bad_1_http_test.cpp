@@ -75,13 +75,13 @@ TEST_F(Bad1, a_stream_that_fails_validation_closes) {
 TEST_F(Bad1, content_length_that_is_too_short) {
   HttpConnection connection(fixture.port());
   const std::string body = kStart + "\"n\":1}";
-  connection.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 20\r\n\r\n" + body);
+  connection.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n" + body);
   EXPECT_EQ(connection.read_reply().status, 400);
 }
 
 TEST_F(Bad1, a_body_of_100_mb_is_413) {
   HttpConnection connection(fixture.port());
-  connection.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 104857600\r\n\r\n");
+  connection.send_raw("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n");
   const std::string part(1 << 20, ' ');
   for (int i = 0; i < 100 && connection.send_raw(part); ++i) {
   }

@@ -99,7 +99,7 @@ TEST_F(Canc1, two_hundred_rounds_of_open_and_kill) {
   for (int i = 0; i < 200; ++i) {
     HttpConnection client(fixture.port());
     const std::string body = endless(random() % 2 == 0).dump();
-    const std::string text = "POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: " + std::to_string(body.size()) +
+    const std::string text = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
                              "\r\n\r\n" + body;
     client.send_raw(text.substr(0, random() % 4 == 0 ? random() % text.size() : text.size()));
     if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));

@@ -62,7 +62,7 @@ bool HttpConnection::send_raw(std::string_view bytes) {
 
 bool HttpConnection::send_request(const std::string& method, const std::string& path, std::string_view body,
                                   const std::string& extra_headers) {
-  std::string text = method + " " + path + " HTTP/1.1\r\nHost: test\r\n" + extra_headers;
+  std::string text = method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + extra_headers;
   if (method == "POST" || !body.empty()) {
     text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
   }
