@@ -1,8 +1,14 @@
 #include "server/event_log.h"
 
+#include <poll.h>
+#include <signal.h>
+
 #include <algorithm>
-#include <chrono>
+#include <cerrno>
+#include <condition_variable>
 #include <ctime>
+#include <mutex>
+#include <utility>
 
 namespace tailrace {
 namespace {
@@ -17,6 +23,11 @@ std::string utc_time(int64_t unix_ms) {
   const size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
   std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(unix_ms % 1000));
   return text;
+}
+
+int64_t unix_ms() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
 std::string ascii_json(const Json& value) {
@@ -52,13 +63,100 @@ std::string format_event(LogFormat format, LogLevel level, std::string_view even
   return line;
 }
 
+struct EventLog::Queue {
+  explicit Queue(int descriptor) : fd(descriptor) {}
+
+  void push(const std::string& line);
+  void run(LogFormat format);
+  std::string_view write_all(std::string_view text) const;  // what could not be written
+
+  const int fd;
+  std::mutex mutex;
+  std::condition_variable changed, ended_changed;
+  std::string lines;               // not yet taken by the thread; guarded by mutex, as all below
+  size_t writing = 0;              // bytes that the thread has taken and not yet written
+  uint64_t dropped = 0, told = 0;  // lines; of them those that a line has told of
+  bool closing = false, ended = false;
+};
+
+void EventLog::Queue::push(const std::string& line) {
+  std::lock_guard lock(mutex);
+  if (closing || lines.size() + writing + line.size() > kMaxHeldBytes) {
+    ++dropped;
+    return;
+  }
+  lines += line;
+  changed.notify_one();
+}
+
+std::string_view EventLog::Queue::write_all(std::string_view text) const {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EAGAIN) {  // somebody has made it non-blocking
+      pollfd poller{fd, POLLOUT, 0};
+      ::poll(&poller, 1, -1);
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return text;
+}
+
+void EventLog::Queue::run(LogFormat format) {
+  sigset_t all;  // a reader that has gone is an error of the write, not the process's end
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  std::unique_lock lock(mutex);
+  for (bool broken = false;;) {
+    changed.wait(lock, [&] { return closing || !lines.empty() || (dropped > told && !broken); });
+    if (lines.empty() && (broken || dropped == told)) break;
+    const uint64_t telling = dropped;
+    std::string batch = std::exchange(lines, {});
+    if (telling > told) {
+      batch += format_event(format, LogLevel::kWarning, "log_lines_dropped", {{"count", telling - told}}, unix_ms()) + "\n";
+    }
+    writing = batch.size();
+    lock.unlock();
+    const std::string_view lost = write_all(batch);
+    lock.lock();
+    writing = 0;
+    broken = !lost.empty();
+    if (broken) dropped += static_cast<uint64_t>(std::count(lost.begin(), lost.end(), '\n')) - (telling > told ? 1 : 0);
+    if (!broken) told = telling;
+  }
+  ended = true;
+  ended_changed.notify_all();
+}
+
+EventLog::EventLog(LogFormat format, LogLevel level, int fd)
+    : format_(format), level_(level), queue_(std::make_shared<Queue>(fd)) {
+  thread_ = std::thread([queue = queue_, format] { queue->run(format); });
+}
+
+EventLog::~EventLog() { close(); }
+
 void EventLog::write(LogLevel level, std::string_view event, const Json& fields) const {
   if (level > level_) return;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  const std::string line = format_event(format_, level, event, fields, unix_ms) + "\n";
-  std::fwrite(line.data(), 1, line.size(), out_);
-  std::fflush(out_);
+  queue_->push(format_event(format_, level, event, fields, unix_ms()) + "\n");
+}
+
+uint64_t EventLog::num_dropped() const {
+  std::lock_guard lock(queue_->mutex);
+  return queue_->dropped;
+}
+
+void EventLog::close(std::chrono::milliseconds patience) {
+  if (!thread_.joinable()) return;
+  bool ended = false;
+  {
+    std::unique_lock lock(queue_->mutex);
+    queue_->closing = true;
+    queue_->changed.notify_one();
+    ended = queue_->ended_changed.wait_for(lock, patience, [this] { return queue_->ended; });
+  }
+  ended ? thread_.join() : thread_.detach();
 }
 
 }  // namespace tailrace

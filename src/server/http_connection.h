@@ -40,6 +40,7 @@ struct ListenerShared {
   const std::shared_ptr<BodyBudget> bodies;  // a request may outlive the listener
   HttpListener::Handler handler;
   HttpHeadRules rules;
+  std::function<void(const char*)> on_fault;  // may be null
   std::atomic<bool> draining{false};
   std::atomic<int> open{0}, open_reserved{0}, busy{0};
   std::mutex mutex;

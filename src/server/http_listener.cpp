@@ -26,16 +26,17 @@ asio::awaitable<void> refuse_connection(tcp::socket socket) {
 }
 
 // Ends a coroutine: what it threw is our bug or memory running out, and concerns this connection alone.
-void report_exception(std::exception_ptr exception) {
-  if (!exception) return;
-  try {
-    std::rethrow_exception(exception);
-  } catch (const boost::system::system_error& error) {
-    if (error.code() == asio::error::operation_aborted) return;
-    std::fprintf(stderr, "connection failed: %s\n", error.what());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "connection failed: %s\n", error.what());
-  }
+auto reporter(const std::shared_ptr<ListenerShared>& shared) {
+  return [shared](std::exception_ptr exception) {
+    if (!exception || !shared->on_fault) return;
+    try {
+      std::rethrow_exception(exception);
+    } catch (const boost::system::system_error& error) {
+      if (error.code() != asio::error::operation_aborted) shared->on_fault(error.what());
+    } catch (const std::exception& error) {
+      shared->on_fault(error.what());
+    }
+  };
 }
 
 asio::awaitable<void> accept_loop(tcp::acceptor& acceptor, asio::io_context& io, std::shared_ptr<ListenerShared> shared) {
@@ -50,15 +51,15 @@ asio::awaitable<void> accept_loop(tcp::acceptor& acceptor, asio::io_context& io,
     auto executor = socket.get_executor();
     const bool reserved = shared->open.load() >= shared->options.max_connections;
     if (reserved && shared->open_reserved.load() >= kReservedConnections) {
-      asio::co_spawn(executor, refuse_connection(std::move(socket)), report_exception);
+      asio::co_spawn(executor, refuse_connection(std::move(socket)), reporter(shared));
       continue;
     }
     auto connection = std::make_shared<HttpConnection>(std::move(socket), shared, reserved);
     connection->enlist();
     asio::co_spawn(executor, [connection]() { return connection->run(); },
-                   [connection](std::exception_ptr exception) {
+                   [connection, report = reporter(shared)](std::exception_ptr exception) {
                      connection->finish();
-                     report_exception(std::move(exception));
+                     report(std::move(exception));
                    });
   }
 }
@@ -119,8 +120,9 @@ struct HttpListener::Impl {
 };
 
 HttpListener::HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules,
-                           std::function<void()> on_large_end)
+                           std::function<void()> on_large_end, std::function<void(const char*)> on_fault)
     : impl_(std::make_unique<Impl>(options, std::move(on_large_end))) {
+  impl_->shared->on_fault = std::move(on_fault);
   impl_->shared->handler = std::move(handler);
   impl_->shared->rules = std::move(rules);
 }
@@ -129,7 +131,7 @@ HttpListener::~HttpListener() { stop(); }
 
 Expected<uint16_t> HttpListener::start() {
   if (Status status = impl_->bind(); !status.ok()) return fail(status);
-  asio::co_spawn(impl_->io, accept_loop(impl_->acceptor, impl_->io, impl_->shared), report_exception);
+  asio::co_spawn(impl_->io, accept_loop(impl_->acceptor, impl_->io, impl_->shared), reporter(impl_->shared));
   for (int i = 0; i < impl_->shared->options.io_threads; ++i) {
     impl_->threads.emplace_back([this] { impl_->io.run(); });
   }

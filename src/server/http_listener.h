@@ -33,9 +33,10 @@ class HttpListener {
   // Called on a connection's executor for each complete request; must not block.
   using Handler = std::function<void(std::shared_ptr<HttpExchange>, HttpRequest)>;
 
-  // on_large_end: see BodyBudget; outlives every request.
+  // on_large_end: see BodyBudget; outlives every request. on_fault: what ended a connection that should have gone on; must not
+  // block.
   HttpListener(const HttpOptions& options, Handler handler, HttpHeadRules rules = {},
-               std::function<void()> on_large_end = nullptr);
+               std::function<void()> on_large_end = nullptr, std::function<void(const char* what)> on_fault = nullptr);
   ~HttpListener();  // every exchange has to be released before: it refers to the I/O threads' context
 
   // Listens and starts the I/O threads; the port that was bound. kInvalidArgument: address in use or not ours.

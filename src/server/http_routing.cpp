@@ -143,7 +143,8 @@ Metrics::Open HttpServer::Impl::open_now() const {
   Metrics::Open open{.connections = listener.num_connections(),
                      .body_bytes = listener.body_bytes_held(),
                      .stored_responses = responses.store().count(),
-                     .stored_response_bytes = responses.store().held_bytes()};
+                     .stored_response_bytes = responses.store().held_bytes(),
+                     .dropped_log_lines = events.num_dropped()};
   for (const auto& key : keys->all())
     open.key_sequences.emplace_back(key->name, key->use->running.load());
   if (open.key_sequences.empty())

@@ -38,13 +38,16 @@ HttpServer::Impl::Impl(const ServeConfig& serve_config, RequestQueue& request_qu
       responses(serve_config.limits.max_stored_responses, serve_config.limits.max_stored_response_bytes),
       cors(serve_config.http.cors_origins),
       pages(serve_config.http.host, serve_config.http.allowed_hosts, cors),
-      events(serve_config.log_format, serve_config.log_level), workers(tokenizer_threads(serve_config.http)),
+      events(serve_config.log_format, serve_config.log_level),
+      workers(tokenizer_threads(serve_config.http),
+              [this](const char* what) { events.write(LogLevel::kError, "request_dropped", {{"error", what}}); }),
       listener(serve_config.http,
                [this](Exchange exchange, HttpRequest request) { route(std::move(exchange), std::move(request)); },
                {.prepare = [this](HttpRequest& head) { return prepare(head); },
                 .refuse = [this](const HttpRequest& head) { return refuse(head); },
                 .always_answered = [](const HttpRequest& head) { return always_answered(head.path); }},
-               [this] { queue_heap_return(); }) {}
+               [this] { queue_heap_return(); },
+               [this](const char* what) { events.write(LogLevel::kError, "connection_failed", {{"error", what}}); }) {}
 
 void HttpServer::Impl::queue_heap_return() {
   if (heap_return_queued.exchange(true)) return;
@@ -162,6 +165,7 @@ void HttpServer::stop() {
     left.swap(impl_->generations);
   }
   for (auto& [key, generation] : left) generation->abandon();
+  impl_->events.close();
 }
 
 int HttpServer::num_active() const { return impl_->active.load(); }

@@ -94,7 +94,7 @@ struct HttpServer::Impl {
   ResponsesApi responses;
   const Cors cors;
   const PageGuard pages;
-  const EventLog events;
+  EventLog events;
   RequestLog requests;
   std::unique_ptr<ApiKeys> keys;                                                // set before the listener starts
   std::function<Expected<FlushedCache>()> flush_cache;                          // set before `model`

@@ -235,7 +235,9 @@ std::vector<MetricFamily> server_families(const Metrics::Open& open, const std::
       single("tailrace_stored_responses", "Answers of /v1/responses that are stored.", MetricType::Gauge,
              count(open.stored_responses), labels),
       single("tailrace_stored_response_bytes", "Their bytes, and those of what is on its way there.", MetricType::Gauge,
-             count(open.stored_response_bytes), labels)};
+             count(open.stored_response_bytes), labels),
+      single("tailrace_log_lines_dropped_total", "Lines of the log that its reader was too slow for.", MetricType::Counter,
+             static_cast<double>(open.dropped_log_lines), labels)};
   MetricFamily keys{"tailrace_key_sequences_running", "Choices that are not answered yet, by the name of the key.",
                     MetricType::Gauge, {}};
   for (const auto& [name, running] : open.key_sequences) {

@@ -39,6 +39,7 @@ class Metrics {
   struct Open {
     int64_t connections = 0, body_bytes = 0;
     int64_t stored_responses = 0, stored_response_bytes = 0;
+    uint64_t dropped_log_lines = 0;
     std::vector<std::pair<std::string, int64_t>> key_sequences;  // choices that are not answered yet, by the key's name
   };
   // Prometheus text format 0.0.4.

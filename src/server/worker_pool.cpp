@@ -1,11 +1,11 @@
 #include "server/worker_pool.h"
 
-#include <cstdio>
 #include <exception>
+#include <utility>
 
 namespace tailrace {
 
-WorkerPool::WorkerPool(int num_threads) {
+WorkerPool::WorkerPool(int num_threads, std::function<void(const char*)> on_fault) : on_fault_(std::move(on_fault)) {
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -45,7 +45,7 @@ void WorkerPool::run() {
     try {
       job();
     } catch (const std::exception& error) {  // a job that cannot have its memory must not take the others along
-      std::fprintf(stderr, "tailrace: a request was dropped: %s\n", error.what());
+      on_fault_(error.what());
     }
   }
 }

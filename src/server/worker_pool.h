@@ -14,7 +14,8 @@ namespace tailrace {
 // a time.
 class WorkerPool {
  public:
-  explicit WorkerPool(int num_threads);
+  // on_fault: what a job threw, memory running out for the most part; called on its thread.
+  WorkerPool(int num_threads, std::function<void(const char* what)> on_fault);
   ~WorkerPool();  // stop()
 
   // Dropped without running once stop() was called.
@@ -25,6 +26,7 @@ class WorkerPool {
  private:
   void run();
 
+  const std::function<void(const char*)> on_fault_;
   std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<std::function<void()>> jobs_;

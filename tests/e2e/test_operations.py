@@ -2,12 +2,14 @@
 
 import json
 import signal
+import subprocess
 import time
+import urllib.error
 import urllib.request
 
 import openai
 import pytest
-from conftest import Server
+from conftest import BINARY, DEMO_MODEL, Server, free_port
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,49 @@ def test_keys_are_read_again_on_sighup(guarded):
     assert eventually(lambda: any(event["event"] == "keys_reloaded" for event in events(guarded)))
     assert guarded.client("carols-secret").models.list().data
     assert guarded.client("bobs-secret").models.list().data
+
+
+def status_of(url, headers=None):
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=20).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+@pytest.fixture
+def loading(tmp_path):
+    """A server whose stderr is a pipe that nobody reads, from its very start."""
+    keys, port = tmp_path / "keys", free_port()
+    keys.write_text("alice:alices-secret\n")
+    flags = ["--model", str(DEMO_MODEL), "--port", str(port), "--threads", "2", "--api-key-file", str(keys), "--log-format", "json"]
+    process = subprocess.Popen([BINARY, "serve", *flags], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process.keys, process.url = keys, f"http://127.0.0.1:{port}"
+    yield process
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+def test_a_sighup_while_the_model_loads_is_not_lost(loading):
+    carol = {"Authorization": "Bearer carols-secret"}
+    assert eventually(lambda: status_of(loading.url + "/v1/models", carol) == 401)  # the port is open
+    loading.keys.write_text("alice:alices-secret\ncarol:carols-secret\n")
+    loading.send_signal(signal.SIGHUP)
+    assert eventually(lambda: status_of(loading.url + "/v1/models", carol) == 200)
+
+
+def test_a_log_that_nobody_reads_holds_up_neither_requests_nor_the_end(loading):
+    assert eventually(lambda: status_of(loading.url + "/ready") == 200)
+    path, alice = "/v1/models/" + "x" * 200, {"Authorization": "Bearer alices-secret"}
+    dropped = 0
+    while dropped == 0:  # a line each, until the pipe and the log's queue are full
+        assert all(status_of(loading.url + path, alice) == 404 for _ in range(100))
+        text = urllib.request.urlopen(loading.url + "/metrics", timeout=20).read().decode()
+        dropped = int(next(line for line in text.splitlines() if line.startswith("tailrace_log_lines_dropped_total{")).split()[-1])
+    loading.send_signal(signal.SIGTERM)
+    assert loading.wait(timeout=20) == 0
 
 
 def test_server_info_says_what_runs_and_no_secret(guarded):
