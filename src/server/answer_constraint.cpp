@@ -18,6 +18,13 @@ tl::unexpected<ApiError> no_grammars(const ServedModel& model, const std::string
   return bad_field(field, field + " cannot be kept: " + model.no_grammars_reason, "unsupported_parameter");
 }
 
+// Arguments are an object, also where a schema does not say so.
+Json schema_of_arguments(const Json& parameters) {
+  Json schema = parameters;
+  if (schema.is_object() && !schema.contains("type")) schema["type"] = "object";
+  return schema;
+}
+
 // The functions that may be called, all with their schema or the strict ones alone.
 CallRules call_rules_of(const ToolParams& tools, bool all_schemas) {
   CallRules out{.functions = {}, .required = tools.required, .parallel = tools.parallel_calls};
@@ -26,7 +33,7 @@ CallRules call_rules_of(const ToolParams& tools, bool all_schemas) {
     CallableFunction entry{function["name"].get<std::string>(), nullptr};
     if (!tools.forced.empty() && entry.name != tools.forced) continue;
     const bool schema = all_schemas || tools.strict.count(entry.name) > 0;
-    if (schema && function.contains("parameters")) entry.parameters = function["parameters"];
+    if (schema && function.contains("parameters")) entry.parameters = schema_of_arguments(function["parameters"]);
     out.functions.push_back(std::move(entry));
   }
   return out;

@@ -68,8 +68,11 @@ PageGuard::PageGuard(const std::string& host, std::vector<std::string> allowed, 
 }
 
 bool PageGuard::is_own_name(std::string_view host) const {
-  const std::string name = lower(name_of(host));
-  return host.empty() || name == "localhost" || is_address(name) || is_address(std::string(host)) ||
+  std::string name = lower(name_of(host));
+  if (name.ends_with('.')) name.pop_back();
+  // Docker Desktop's name, in a container, for the machine that it runs on; no public name can be like it.
+  const bool local = name == "localhost" || name == "host.docker.internal";
+  return host.empty() || local || is_address(name) || is_address(std::string(host)) ||
          std::find(allowed_.begin(), allowed_.end(), name) != allowed_.end();
 }
 

@@ -229,7 +229,7 @@ TEST(Access, without_keys_a_loopback_address_answers_to_its_own_names_alone) {
     return connection.read_reply();
   };
   ServerFixture fixture(options);
-  for (const char* host : {"localhost", "LocalHost:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000", "[::1]", "192.168.0.7:1", "box.lan",
+  for (const char* host : {"localhost", "LocalHost:8000", "localhost.:8000", "host.docker.internal:8000", "127.0.0.1:80", "127.1.2.3", "[::1]:8000", "[::1]", "192.168.0.7:1", "box.lan",
                            "BOX.LAN:8000"}) {
     EXPECT_EQ(ask(fixture, host).status, 200) << host;
   }

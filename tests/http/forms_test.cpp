@@ -90,6 +90,15 @@ TEST(Forms, tools_that_must_be_called_are) {
     EXPECT_TRUE(run || choice == "required");
     EXPECT_TRUE(!run || (arguments["cmd"].is_string() && arguments["n"].is_number())) << arguments;
   }
+  for (const char* parameters : {"{}", R"({"properties":{"a":{"type":"integer"}},"required":["a"]})",
+                                 R"({"$ref":"#/$defs/b","$defs":{"b":{"type":"object","required":["a"]}}})"}) {
+    Json loose = Json::array({Json{{"type", "function"}, {"function", {{"name", "g"}, {"parameters", Json::parse(parameters)}}}}});
+    const Answer answer = fixture.ask_both(
+        chat_body("abc", {{"tools", loose}, {"tool_choice", "required"}, {"parallel_tool_calls", false}}));
+    ASSERT_EQ(answer.calls[0].size(), 1u) << parameters << answer.text[0] << answer.error;
+    const Json arguments = Json::parse(answer.calls[0][0].arguments);
+    EXPECT_TRUE(arguments.is_object() && arguments.contains("a") == (std::string(parameters) != "{}")) << arguments;
+  }
   Json body = chat_body("abc", {{"tools", tools()}, {"response_format", schema_format(kSchema)}});
   const Answer either = fixture.ask_both(body);
   ASSERT_EQ(either.status, 200) << either.error.dump();
