@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/request.h"
+#include "server/body_budget.h"
 #include "server/answer_writer.h"
 #include "server/chat_prompt.h"
 #include "server/openai_request.h"
@@ -29,6 +30,7 @@ struct OutputPlan {
 };
 
 struct GenerationPlan {
+  std::shared_ptr<BodyShare> body_share;  // of what `writer` keeps of the request, which it outlives; null: nothing
   std::unique_ptr<AnswerWriter> writer;  // words the answer; APIs other than OpenAI's completions put their own here
   std::string id;                        // the answer's, as its writer says it
   bool stream = false;

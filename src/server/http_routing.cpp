@@ -249,7 +249,9 @@ ApiExpected<GenerationPlan> HttpServer::Impl::plan(const ServedModel& served,
     return parsed ? plan_completion(served, *parsed, seeds) : api_fail(parsed.error());
   }
   if (request.path == "/v1/responses") {
-    return responses.plan(served, request.body, owner_of(request), bounds, limits_of(request), seeds);
+    auto plan = responses.plan(served, request.body, owner_of(request), bounds, limits_of(request), seeds);
+    if (plan) plan->body_share = request.body_share;  // its events say what the request said
+    return plan;
   }
   if (request.path == "/v1/messages") {
     auto parsed = parse_messages_request(request.body, limits_of(request));

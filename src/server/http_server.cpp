@@ -96,7 +96,10 @@ Expected<uint16_t> HttpServer::start() {
 
 void HttpServer::reload_keys() {
   const Status status = impl_->keys->reload();
-  const int count = static_cast<int>(impl_->keys->all().size());
+  std::vector<StoredResponse::Owner> owners;
+  for (const auto& key : impl_->keys->all()) owners.push_back(key->use);
+  impl_->responses.keep_only(owners);
+  const int count = static_cast<int>(owners.size());
   impl_->events.write(
       status.ok() ? LogLevel::kInfo : LogLevel::kError, "keys_reloaded",
       {{"keys", count}, {"error", status.ok() ? Json(nullptr) : Json(status.message())}});

@@ -1,5 +1,6 @@
 #include "server/response_store.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -117,6 +118,14 @@ bool ResponseStore::erase(const std::string& id, const Owner& owner) {
   if (entry == nullptr) return false;
   erase_locked(accounts_[owner].entries, *entry);
   return true;
+}
+
+void ResponseStore::keep_only(const std::vector<Owner>& owners) {
+  std::lock_guard lock(mutex_);
+  for (auto& [owner, account] : accounts_) {
+    if (std::find(owners.begin(), owners.end(), owner) != owners.end()) continue;
+    while (!account.entries.empty()) erase_locked(account.entries, account.entries.begin());
+  }
 }
 
 int64_t ResponseStore::count() const {

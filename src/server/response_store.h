@@ -53,6 +53,9 @@ class ResponseStore {
   std::shared_ptr<const StoredResponse> find(const std::string& id, const Owner& owner);
   bool erase(const std::string& id, const Owner& owner);
 
+  // Drops what all others have put in, whom nobody can be any more.
+  void keep_only(const std::vector<Owner>& owners);
+
   int64_t held_bytes() const { return held_->load(); }
   int64_t count() const;
 

@@ -107,6 +107,18 @@ TEST(ResponseStore, what_is_on_its_way_counts_and_costs_others_nothing) {
   EXPECT_TRUE(store.find("y", yours));
 }
 
+TEST(ResponseStore, what_keys_that_are_gone_stored_makes_room) {
+  ResponseStore store(4, 1 << 20);
+  const auto gone = std::make_shared<int>(1), mine = std::make_shared<int>(2);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(put(store, "g" + std::to_string(i), 10, gone));
+  store.keep_only({mine});
+  EXPECT_EQ(store.count(), 0);
+  EXPECT_EQ(store.held_bytes(), 0);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(put(store, "m" + std::to_string(i), 10, mine));
+  store.keep_only({mine});
+  EXPECT_EQ(store.count(), 4);
+}
+
 TEST(ResponseStore, without_room_for_one_nothing_is_stored) {
   ResponseStore store(0, 10000);
   EXPECT_FALSE(store.enabled());

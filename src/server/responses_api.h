@@ -30,6 +30,7 @@ class ResponsesApi {
                                    const Owner& owner);
 
   const ResponseStore& store() const { return *store_; }
+  void keep_only(const std::vector<Owner>& owners) { store_->keep_only(owners); }
 
  private:
   const std::shared_ptr<ResponseStore> store_;

@@ -226,6 +226,20 @@ TEST(ResponsesStore, a_client_that_leaves_ends_its_request) {
   EXPECT_EQ(fixture.metric("tailrace_request_success_total", "finished_reason=\"abort\""), 1);
 }
 
+TEST(ResponsesStore, what_is_echoed_counts_as_the_body_does_until_the_answer_ends) {
+  FixtureOptions options = agent();
+  options.context_length = 1 << 20;
+  ServerFixture fixture(options);
+  fixture.engine.step_us = 1000;
+  HttpConnection client(fixture.port());
+  const Json more = {{"stream", true}, {"instructions", std::string(500'000, 'x')}};
+  client.send_request("POST", "/v1/responses", body("loop", more).dump());
+  ASSERT_TRUE(client.read_until("response.output_text.delta"));
+  EXPECT_GE(fixture.metric("tailrace_http_body_bytes"), 500'000);
+  client.close();
+  EXPECT_TRUE(ServerFixture::eventually([&] { return fixture.metric("tailrace_http_body_bytes") == 0; }));
+}
+
 // The first events hold what the request said, twice: together more than a stream may have unsent.
 TEST(ResponsesStore, a_long_request_is_echoed_also_to_a_client_that_reads_late) {
   FixtureOptions options = agent();
