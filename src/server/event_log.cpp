@@ -10,6 +10,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/unix_time.h"
+
 namespace tailrace {
 namespace {
 
@@ -23,11 +25,6 @@ std::string utc_time(int64_t unix_ms) {
   const size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
   std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(unix_ms % 1000));
   return text;
-}
-
-int64_t unix_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
 std::string ascii_json(const Json& value) {

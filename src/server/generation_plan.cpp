@@ -1,19 +1,15 @@
 #include "server/generation_plan.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 
+#include "base/unix_time.h"
 #include "server/answer_constraint.h"
 #include "server/openai_writer.h"
 #include "server/thinking_budget.h"
 
 namespace tailrace {
 namespace {
-
-int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string answer_id(const char* prefix, uint64_t number) {
   char text[48];

@@ -4,15 +4,12 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/unix_time.h"
 
 namespace tailrace {
 namespace {
 
-double unix_now() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) /
-         1e3;
-}
+double unix_now() { return static_cast<double>(unix_ms()) / 1e3; }
 
 Json ms_between(int64_t from_ns, int64_t to_ns) {
   if (from_ns <= 0 || to_ns < from_ns) return nullptr;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/unix_time.h"
 #include "server/query.h"
 #include "server/responses_input.h"
 #include "server/responses_request.h"
@@ -16,10 +16,6 @@ namespace tailrace {
 namespace {
 
 constexpr std::string_view kPrefix = "/v1/responses/", kItems = "/input_items", kCancel = "/cancel";
-
-int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 ApiError not_stored(std::string_view id, const char* param, const char* code) {
   return {404, "There is no response `" + std::string(id.substr(0, 100)) + "` stored here.", param, code};

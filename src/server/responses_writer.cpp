@@ -1,21 +1,17 @@
 #include "server/responses_writer.h"
 
-#include <chrono>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "base/unix_time.h"
 #include "server/http_answer.h"
 #include "server/openai_response.h"
 #include "server/sse.h"
 
 namespace tailrace {
 namespace {
-
-int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 Json input_output_usage(const Usage& usage) {
   return {{"input_tokens", usage.prompt_tokens},
