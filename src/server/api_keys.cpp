@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <sstream>
+
+#include "base/read_whole_file.h"
 
 namespace tailrace {
 namespace {
+
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 std::string_view bearer(std::string_view authorization) {
   constexpr std::string_view kScheme = "bearer ";
@@ -119,10 +122,9 @@ Status ApiKeys::reload() {
     if (!status.ok()) return invalid("--api-key: " + status.message());
   }
   if (const std::string& path = options_.api_key_file; !path.empty()) {
-    std::ifstream file(path, std::ios::binary);
-    std::ostringstream text;  // not through iterators, which throw at a directory
-    if (!file || !(text << file.rdbuf())) return invalid("--api-key-file " + path + " cannot be read, or is empty");
-    auto keys = parse_key_file(text.str(), path);
+    const auto text = read_whole_file(path, kMaxFileBytes);
+    if (!text || text->empty()) return invalid("--api-key-file " + path + " cannot be read, or is empty");
+    auto keys = parse_key_file(*text, path);
     if (!keys) return keys.error();
     for (ApiKey& key : *keys) {
       if (Status status = add_key(read, std::move(key)); !status.ok())
