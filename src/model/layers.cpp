@@ -4,6 +4,8 @@
 #include <cmath>
 #include <tuple>
 
+#include "model/model_tensors.h"
+
 namespace tailrace {
 
 DecoderLayers::DecoderLayers(const Model& model, WeightLoader& loader)
@@ -135,7 +137,7 @@ MoeBlock DecoderLayers::moe(int layer, const std::string& norm_name) {
 
 HeadBlock DecoderLayers::head() {
   return {.norm = norm("model.norm.weight"),
-          .head = loader_.matrix(config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"),
+          .head = loader_.matrix(head_tensor(config_)),
           .softcap = config_.final_softcap};
 }
 

@@ -142,6 +142,10 @@ Status check_experts(const Checkpoint& checkpoint, const ModelConfig& config, st
 
 }  // namespace
 
+const char* head_tensor(const ModelConfig& config) {
+  return config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+}
+
 std::vector<ModelTensor> model_tensors(const ModelConfig& config) {
   std::vector<ModelTensor> out = {{"model.embed_tokens.weight", {config.vocab, config.hidden}}};
   for (int32_t layer = 0; layer < config.layers; ++layer) add_layer(config, layer, &out);

@@ -16,6 +16,9 @@ struct ModelTensor {
   std::vector<int64_t> shape;  // outermost first
 };
 
+// The name of the head's matrix, which is the embedding's where they are tied.
+const char* head_tensor(const ModelConfig& config);
+
 // Every parameter of the model but its experts' (expert_tensors.h), embedding first, in the order of their use.
 std::vector<ModelTensor> model_tensors(const ModelConfig& config);
 

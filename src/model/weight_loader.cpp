@@ -101,10 +101,9 @@ std::shared_ptr<const MatrixSource> WeightLoader::find_source(const std::string&
     fail_once({StatusCode::kDataLoss, checkpoint_.path() + ": " + finder.fault().status().message()});
     return nullptr;
   }
-  const char* head = config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
   const FormatTraits traits = format_traits(source.format);
   const bool wide = traits.block_elems == 1 && traits.block_bytes > 1;
-  if (wide && is_requantized(quantization_, name, head)) requantize_to_fp8(&source);
+  if (wide && is_requantized(quantization_, name, head_tensor(config_))) requantize_to_fp8(&source);
   return std::make_shared<const MatrixSource>(std::move(source));
 }
 
@@ -162,8 +161,7 @@ void WeightLoader::add_pieces(const TensorView& whole, std::byte* packed,
                               const std::shared_ptr<const MatrixSource>& source, const RowRuns& runs,
                               float* scales) {
   const int64_t rows = whole.shape[0];
-  const bool requantized = source->requantized && !dummy_seed_;
-  const Format stored = requantized ? source->values.format : whole.format;
+  const Format stored = scales != nullptr ? source->values.format : whole.format;
   const size_t row_bytes = stored_row_bytes(stored, cols_of(whole));
   const bool whole_only = dummy_seed_ || device_ == nullptr || packed == nullptr || runs.run > 0 ||
                           whole.rope_interleaved || format_traits(whole.format).block_elems != 1 ||

@@ -88,6 +88,7 @@ class WeightLoader {
   Weight claim_matrix(const std::shared_ptr<const MatrixSource>& source, MatrixRole role, int64_t rows,
                       const RowRuns& runs);
   void add_scales(const std::shared_ptr<const MatrixSource>& source, float* memory, const RowRuns& runs);
+  // scales: where those go that are found as the rows are packed, or null.
   void add_pieces(const TensorView& whole, std::byte* packed, const std::shared_ptr<const MatrixSource>& source,
                   const RowRuns& runs, float* scales);
   void order_jobs();
