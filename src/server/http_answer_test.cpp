@@ -75,21 +75,26 @@ TEST(HttpAnswer, half_closed_client_that_closes_later_is_noticed) {
   EXPECT_TRUE(fixture.wait_left(1));
 }
 
-TEST(HttpAnswer, slow_reader_is_cut_off) {
+// A stream whose client reads nothing: it gets `first`, then up to `most` blocks. How many it took to be cut off.
+int blocks_to_a_stopped_reader(int64_t max_unsent_bytes, const std::string& first, const std::string& block, int most) {
   HttpOptions options;
-  options.max_unsent_bytes = 1 << 20;
+  options.max_unsent_bytes = max_unsent_bytes;
   ListenerFixture fixture(options);
   HttpConnection connection(fixture.port);
   connection.set_receive_buffer(4096);
   connection.send_request("GET", "/hold");
   auto exchange = fixture.wait_held();
   exchange->begin_stream({});
-  const std::string block(1 << 16, 'x');
+  if (!first.empty()) exchange->write(first);
   int blocks = 0;
-  for (; blocks < 4000 && !exchange->disconnected(); ++blocks) exchange->write(block);
+  for (; blocks < most && !exchange->disconnected(); ++blocks) exchange->write(block);
   EXPECT_TRUE(exchange->disconnected());
-  EXPECT_LT(blocks, 4000);
   EXPECT_TRUE(fixture.wait_left(1));
+  return blocks;
+}
+
+TEST(HttpAnswer, slow_reader_is_cut_off) {
+  EXPECT_LT(blocks_to_a_stopped_reader(1 << 20, "", std::string(1 << 16, 'x'), 4000), 4000);
 }
 
 TEST(HttpAnswer, one_write_larger_than_the_bound_is_no_slow_reader) {
@@ -111,21 +116,8 @@ TEST(HttpAnswer, one_write_larger_than_the_bound_is_no_slow_reader) {
 }
 
 TEST(HttpAnswer, what_piles_up_behind_a_large_write_is_bounded) {
-  HttpOptions options;
-  options.max_unsent_bytes = 1 << 16;
-  ListenerFixture fixture(options);
-  HttpConnection connection(fixture.port);
-  connection.set_receive_buffer(4096);
-  connection.send_request("GET", "/hold");
-  auto exchange = fixture.wait_held();
-  exchange->begin_stream({});
-  exchange->write(std::string(16 << 20, 'x'));
-  const std::string block(1 << 10, 'y');
-  int blocks = 0;
-  for (; blocks < 1000 && !exchange->disconnected(); ++blocks) exchange->write(block);
-  EXPECT_TRUE(exchange->disconnected());
-  EXPECT_LT(blocks, 3 * 64);
-  EXPECT_TRUE(fixture.wait_left(1));
+  const std::string large(16 << 20, 'x'), block(1 << 10, 'y');
+  EXPECT_LT(blocks_to_a_stopped_reader(1 << 16, large, block, 1000), 3 * 64);
 }
 
 TEST(HttpAnswer, http_1_0_stream_ends_with_the_connection) {
