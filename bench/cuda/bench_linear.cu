@@ -188,7 +188,8 @@ double run_case(const Case& c, std::mt19937& random) {
   Buffer<float> squares(kParts * stride), out(size_t(c.tokens) * rows), norm(rows),
       out_squares(size_t(kMaxSquareParts) * stride);
   std::vector<double> factor(c.tokens);
-  for (float& v : squares.host) v = std::abs(normal(random)) * c.cols;
+  // At least 1 a part: a token whose norm multiplies it by much has gated values beyond a million, where halves end.
+  for (float& v : squares.host) v = (1 + std::abs(normal(random))) * c.cols;
   for (int m = 0; m < c.tokens; ++m) {
     double total = 0;
     for (int i = 0; i < kParts; ++i) total += squares.host[i * stride + m];
