@@ -63,7 +63,7 @@ struct Problem {
   Buffer<TokenId> log, bias_ids, stop_ids;
   Buffer<float> bias_values;
   Buffer<RowSampling> sampling;
-  Buffer<uint64_t> step;
+  Buffer<uint64_t> step, gates;
   Buffer<int32_t> stopped;
   Buffer<char> scratch;
   SampledRow* ring = nullptr;
@@ -81,16 +81,17 @@ struct Problem {
         stride((vocab + 3) / 4 * 4 + 8), log_stride(longest_log(rows)), logits(num_rows * stride), batch(num_rows),
         log((num_rows + 1) * log_stride), bias_ids((num_rows + 1) * kMaxLogitBias),
         stop_ids((num_rows + 1) * kMaxStopTokenIds), bias_values((num_rows + 1) * kMaxLogitBias),
-        sampling(num_rows + 1), step(1), stopped(num_rows + 1), scratch(cuda::sampler_scratch_bytes(num_rows, vocab)) {
+        sampling(num_rows + 1), step(1), gates(num_rows + 1), stopped(num_rows + 1), scratch(cuda::sampler_scratch_bytes(num_rows, vocab)) {
     const size_t ring_bytes = sizeof(SampledRow) * kRing * num_rows;
     GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&ring), ring_bytes, cudaHostAllocMapped));
     std::memset(ring, 0xab, ring_bytes);
     const int64_t words = mask_words(vocab);
     GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&masks), sizeof(uint32_t) * words * (num_rows + 1),
                             cudaHostAllocMapped));
-    GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&mask_len), sizeof(int32_t) * (num_rows + 1), cudaHostAllocMapped));
+    GPU_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&mask_len), sizeof(int32_t) * kMaskLenStride * (num_rows + 1),
+                            cudaHostAllocMapped));
     std::fill_n(masks, words * (num_rows + 1), 0u);
-    std::fill_n(mask_len, num_rows + 1, -1);
+    std::fill_n(mask_len, kMaskLenStride * (num_rows + 1), -1);
     std::fill(logits.host.begin(), logits.host.end(), 1e30f);  // padding must never be chosen
     std::fill(log.host.begin(), log.host.end(), -7);
     for (int r = 0; r < num_rows; ++r) {
@@ -100,7 +101,7 @@ struct Problem {
       batch.host[r] = {slot, r, 1, row.idle ? 0 : static_cast<int32_t>(row.log.size()), row.samples ? 1 : 0};
       sampling.host[slot] = row.sampling;
       std::copy(row.mask.begin(), row.mask.end(), masks + slot * words);
-      mask_len[slot] = static_cast<int32_t>(row.log.size()) - (row.late ? 1 : 0);
+      mask_len[slot * kMaskLenStride] = static_cast<int32_t>(row.log.size()) - (row.late ? 1 : 0);
       std::copy(row.logits.begin(), row.logits.end(), logits.host.begin() + r * stride);
       std::copy(row.log.begin(), row.log.end(), log.host.begin() + slot * log_stride);
       std::copy(row.bias_ids.begin(), row.bias_ids.end(), bias_ids.host.begin() + slot * kMaxLogitBias);
@@ -118,7 +119,8 @@ struct Problem {
     return {.logits = logits.device, .vocab = vocab, .vocab_stride = stride, .rows = batch.device, .num_rows = num_rows,
             .state = {.token_log = log.device, .log_stride = log_stride, .sampling = sampling.device,
                       .bias_ids = bias_ids.device, .bias_values = bias_values.device, .stop_ids = stop_ids.device,
-                      .stopped = stopped.device, .masks = masks, .mask_len = mask_len, .mask_words = mask_words(vocab)},
+                      .stopped = stopped.device, .masks = masks, .mask_len = mask_len, .mask_words = mask_words(vocab),
+                      .mask_gate = gates.device},
             .sampled_ring = mapped, .ring = kRing, .ring_stride = num_rows, .step = step.device,
             .scratch = scratch.device};
   }
@@ -126,6 +128,7 @@ struct Problem {
   // One step; the results lie at ring + (at % kRing) * num_rows.
   const SampledRow* run(uint64_t at) {
     step.host[0] = at, step.upload();
+    gates.zero();
     scratch.poison();
     GPU_CHECK(cuda::run_sampler(params(), nullptr));
     GPU_CHECK(cudaDeviceSynchronize());
@@ -561,9 +564,13 @@ void run_bench() {
         GPU_CHECK(cudaMemcpy(copies.device + b * num_rows * p.stride, p.logits.host.data(),
                              p.logits.count * sizeof(float), cudaMemcpyHostToDevice));
       }
-      const double us = time_us(20, [&](int i, cudaStream_t stream) {
+      constexpr int kSteps = 20;
+      Buffer<uint64_t> gates(kSteps * (num_rows + 1));  // asked anew in each step
+      const double us = time_us(kSteps, [&](int i, cudaStream_t stream) {
+        if (i == 0) GPU_CHECK(cudaMemsetAsync(gates.device, 0, gates.count * sizeof(uint64_t), stream));
         cuda::SamplerParams params = p.params();
         params.logits = copies.device + i % kBuffers * num_rows * p.stride;
+        params.state.mask_gate = gates.device + i * (num_rows + 1);
         GPU_CHECK(cuda::run_sampler(params, stream));
       });
       std::printf("%-22s %5d %9.2f %8.0f\n", mode.name, num_rows, us, 4.0 * kVocab * num_rows / us / 1000);

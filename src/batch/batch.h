@@ -76,6 +76,9 @@ struct RowSampling {
   int32_t constrained;       // 1: only what the slot's mask allows may be sampled; min_tokens is in the mask then
 };
 
+// Values from one slot's mask_len to the next: a line of memory each, since a device's reads of one wait for each other.
+inline constexpr int64_t kMaskLenStride = 32;
+
 // Tables indexed by slot, which live on the device and are advanced by each step.
 struct RowStateView {
   TokenId* token_log;          // [max_rows][log_stride] ids of prompt and output; a decode row's input is
@@ -89,8 +92,9 @@ struct RowStateView {
   // Pinned host memory, which other threads write while steps run: a mask first, then its mask_len. A row whose kv_len
   // is another when the sampler comes to it is late: it gets kNoToken and is stopped, so that nobody waits for it.
   const uint32_t* masks;       // [max_rows][mask_words] bit i % 32 of word i / 32: whether token i may come next
-  const int32_t* mask_len;     // [max_rows] tokens of the log that the slot's mask follows
+  const int32_t* mask_len;     // [max_rows][kMaskLenStride] the first: tokens of the log that the slot's mask follows
   int64_t mask_words;
+  uint64_t* mask_gate;         // [max_rows] device memory of the CUDA sampler, which asks for a row's mask_len once a step
 };
 
 inline constexpr TokenId kNoToken = -1;  // the id of an idle row's result

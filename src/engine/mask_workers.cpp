@@ -27,7 +27,7 @@ class MaskWorkers::Answer {
     std::lock_guard lock(mutex_);
     slot_ = slot;
     if (slot < 0) return;
-    __atomic_store_n(table_.len + slot, -1, __ATOMIC_RELEASE);  // the last occupant's mask is nobody's
+    __atomic_store_n(table_.len + slot * kMaskLenStride, -1, __ATOMIC_RELEASE);  // the last occupant's mask is nobody's
     if (ready_len() >= 0) publish(ready_len());
   }
   void close() { closed_.store(true, std::memory_order_relaxed); }
@@ -93,7 +93,7 @@ class MaskWorkers::Answer {
   // The mutex is held.
   void publish(int32_t len) {
     std::copy(mask_.begin(), mask_.end(), table_.words + slot_ * table_.num_words);
-    __atomic_store_n(table_.len + slot_, len, __ATOMIC_RELEASE);
+    __atomic_store_n(table_.len + slot_ * kMaskLenStride, len, __ATOMIC_RELEASE);
   }
 
   const MaskTable table_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/engine_status.h"
+#include "batch/batch.h"
 #include "scheduler/mask_source.h"
 
 namespace tailrace {
@@ -18,7 +19,7 @@ namespace tailrace {
 // The device's table of masks (RowStateView::masks), as the host sees it.
 struct MaskTable {
   uint32_t* words = nullptr;  // [rows][num_words]
-  int32_t* len = nullptr;     // [rows]
+  int32_t* len = nullptr;     // [rows][kMaskLenStride]
   int64_t num_words = 0;
 };
 

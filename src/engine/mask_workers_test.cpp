@@ -42,7 +42,7 @@ class Rule : public TokenConstraint {
 
 class MaskWorkersTest : public ::testing::Test {
  protected:
-  MaskWorkersTest() : words_(4 * kWords), len_(4) {}
+  MaskWorkersTest() : words_(4 * kWords), len_(4 * kMaskLenStride) {}
   MaskTable table() { return {words_.data(), len_.data(), kWords}; }
   std::shared_ptr<Request> request(int prompt_len) {
     auto out = std::make_shared<Request>();
@@ -54,7 +54,7 @@ class MaskWorkersTest : public ::testing::Test {
     for (int i = 0; i < 5000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return done();
   }
-  int32_t len(int slot) { return __atomic_load_n(&len_[slot], __ATOMIC_ACQUIRE); }
+  int32_t len(int slot) { return __atomic_load_n(&len_[slot * kMaskLenStride], __ATOMIC_ACQUIRE); }
   bool allowed(int slot, int token) { return (words_[slot * kWords + token / 32] >> (token % 32) & 1) != 0; }
 
   std::vector<uint32_t> words_;

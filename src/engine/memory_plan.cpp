@@ -45,8 +45,8 @@ Expected<Fixed> fixed_bytes(const Model& model, const Backend& backend, const Me
   const int64_t stride = div_up(plan.context_length, plan.kv.block_size) + 1;
   f.tables = sizeof(int32_t) * rows * stride * model.groups.size();
   f.row_state = rows * (sizeof(TokenId) * (plan.context_length + 1) + sizeof(RowSampling) + sizeof(BatchRow) +
-                        kMaxLogitBias * (sizeof(TokenId) + sizeof(float)) + kMaxStopTokenIds * sizeof(TokenId));
-  f.masks = rows * sizeof(int32_t) * (mask_words(plan.step.vocab) + 1);
+                        kMaxLogitBias * (sizeof(TokenId) + sizeof(float)) + kMaxStopTokenIds * sizeof(TokenId) + sizeof(*RowStateView::mask_gate));
+  f.masks = rows * sizeof(int32_t) * (mask_words(plan.step.vocab) + kMaskLenStride);
   f.staging_device = Staging::device_bytes(slab_capacity(plan.slab));
   f.staging_pinned = Staging::pinned_bytes(slab_capacity(plan.slab), plan.step.max_rows);
   const auto scratch = backend.scratch_bytes(model.blocks, plan.step);

@@ -75,11 +75,12 @@ Status ModelRunner::claim_row_state() {
   state.stopped = static_cast<int32_t*>(device_.alloc_device(sizeof(int32_t) * rows));
   masks_.num_words = state.mask_words = mask_words(plan_.step.vocab);
   masks_.words = static_cast<uint32_t*>(device_.alloc_pinned(sizeof(uint32_t) * rows * masks_.num_words));
-  masks_.len = static_cast<int32_t*>(device_.alloc_pinned(sizeof(int32_t) * rows));
+  masks_.len = static_cast<int32_t*>(device_.alloc_pinned(sizeof(int32_t) * rows * kMaskLenStride));
+  state.mask_gate = static_cast<uint64_t*>(device_.alloc_device(sizeof(uint64_t) * rows));
   state.masks = masks_.words, state.mask_len = masks_.len;
   binding_.targets.rows = static_cast<BatchRow*>(device_.alloc_device(sizeof(BatchRow) * rows));
-  if (!masks_.words || !masks_.len || !binding_.targets.rows || !state.token_log || !state.sampling || !state.bias_ids || !state.bias_values ||
-      !state.stop_ids || !state.stopped) {
+  if (!masks_.words || !masks_.len || !state.mask_gate || !binding_.targets.rows || !state.token_log ||
+      !state.sampling || !state.bias_ids || !state.bias_values || !state.stop_ids || !state.stopped) {
     return Status(StatusCode::kResourceExhausted, "the device has no room for the row state");
   }
   binding_.targets.state = state;

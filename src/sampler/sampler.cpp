@@ -297,7 +297,7 @@ void sample_batch_row(const Batch& batch, const BatchRow& row, const float* logi
                       SampledRow* out) {
   const RowStateView& state = batch.state;
   if (state.sampling[row.slot].constrained != 0 &&
-      __atomic_load_n(state.mask_len + row.slot, __ATOMIC_ACQUIRE) != row.kv_len && !test_fault(Fault::kStaleMask)) {
+      __atomic_load_n(state.mask_len + row.slot * kMaskLenStride, __ATOMIC_ACQUIRE) != row.kv_len && !test_fault(Fault::kStaleMask)) {
     out->id = kNoToken;
     state.stopped[row.slot] = 1;
     return;

@@ -244,7 +244,8 @@ TEST(SampleBatchRow, a_row_that_comes_before_its_mask_gets_no_token_and_is_stopp
   std::vector<TokenId> log(2 * 10, -7), stop_ids(2 * kMaxStopTokenIds), bias_ids(2 * kMaxLogitBias);
   std::vector<float> bias_values(2 * kMaxLogitBias), logits(kVocab, 0.0f);
   std::vector<RowSampling> sampling(2);
-  std::vector<int32_t> stopped(2), mask_len = {6, 5};
+  std::vector<int32_t> stopped(2), mask_len(2 * kMaskLenStride);
+  mask_len[0] = 6, mask_len[kMaskLenStride] = 5;
   std::vector<uint32_t> masks = {~0u, ~0u, 0, 1u << 3};
   sampling[1].top_p = sampling[1].repetition_penalty = 1, sampling[1].num_top_logprobs = -1, sampling[1].constrained = 1;
   Batch batch{};

@@ -6,8 +6,8 @@
 // of the blocks bound the k-th largest of all from below, so that few blocks are read and the survivors are sorted in
 // shared memory. Where they do not fit there (flat distributions, large k, ties) the cut is found by histograms over
 // the row.
-// Masks. A constrained row's lies in pinned memory, with the length that it belongs to. Each scan CTA looks for itself;
-// a row of which one came before the mask is late: it gets no token, and its stop flag.
+// Masks. A constrained row's lies in pinned memory, with the length that it belongs to. A row whose scan came before it is
+// late: it gets no token, and its stop flag.
 // Order. Tokens are compared as 64-bit composites (key, ~id), key = the value or the probability as ordered bits: no
 // ties, so the lower id wins by itself. Sums that decide a cut or a draw are integers (probability x 2^44): exact in
 // any order.

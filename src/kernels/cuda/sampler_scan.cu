@@ -11,6 +11,7 @@ constexpr int kStopFlag = 1 << 30;
 struct ScanShared {
   float values[kChunk];  // used by rows whose logits are changed
   int counts[kChunk];    // 2 * occurrences in the output, odd when in the prompt; kStopFlag: may not be chosen
+  uint32_t mask[kChunk / 32];
   uint32_t warp_key[kScanThreads / 32], warp_index[kScanThreads / 32];
   float warp_total[kScanThreads / 32];
 };
@@ -20,24 +21,43 @@ __device__ __forceinline__ int place_of(int j) {
   return (threadIdx.x >> 5) * (kChunk / (kScanThreads / 32)) + j * kBlock + (threadIdx.x & 31) * 4;
 }
 
-// Whether the row's mask follows its kv_len tokens; the same on every thread. The host writes it while the step runs:
-// the mask is read after the length, and by no cached load.
-__device__ bool mask_is_there(const RowStateView& state, const BatchRow& r) {
-  int32_t len = 0;
+// Whether the row's mask follows its kv_len tokens; the same on every thread of every CTA of the row. The host writes it
+// while the step runs: the mask is read after the length, and by no cached load. The row's first CTA to come asks, the others
+// wait for what it tells them, in device memory: a line of host memory answers one acquiring load after the other, a
+// microsecond each. A gate holds 4 * step + 1 while its CTA asks, 2 more than 4 * step: it is there, 3 more: it is not.
+__device__ bool mask_is_there(const RowStateView& state, const BatchRow& r, uint64_t step) {
+  bool there = false;
   if (threadIdx.x == 0) {
-    asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(len) : "l"(state.mask_len + r.slot) : "memory");
+    auto* gate = reinterpret_cast<unsigned long long*>(state.mask_gate + r.slot);
+    const unsigned long long asking = step * 4 + 1;
+    unsigned long long now = asking;
+    if (atomicMax(gate, asking) < asking) {
+      const int32_t* at = state.mask_len + r.slot * kMaskLenStride;
+      int32_t len;
+      asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(len) : "l"(at) : "memory");
+      now = len == r.kv_len ? asking + 1 : asking + 2;
+      asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(gate), "l"(now) : "memory");
+    } else {
+      do {
+        asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(now) : "l"(gate) : "memory");
+      } while (now == asking);
+    }
+    there = now == asking + 1;
   }
-  return __syncthreads_or(threadIdx.x == 0 && len == r.kv_len) != 0;
+  return __syncthreads_or(there) != 0;
 }
 
-// What the mask allows stays above what it forbids, whatever the logits are, as the CPU's apply_mask.
+// What the mask allows stays above what it forbids, whatever the logits are, as the CPU's apply_mask. The words come from
+// host memory: 128 bytes a request, each word once.
 __device__ void mask_chunk(const RowStateView& state, const BatchRow& r, int first, int count,
-                           float (&value)[kPerThread]) {
-  const uint32_t* mask = state.masks + r.slot * state.mask_words;
+                           float (&value)[kPerThread], ScanShared& shared) {
+  const uint32_t* mask = state.masks + r.slot * state.mask_words + first / 32;
+  for (int i = threadIdx.x; i < (count + 31) / 32; i += kScanThreads) shared.mask[i] = __ldcv(mask + i);
+  __syncthreads();
 #pragma unroll
   for (int j = 0; j < kPerThread / 4; ++j) {
-    const int place = place_of(j);  // a multiple of four, as `first` is of 32: four bits of one word
-    const uint32_t word = place < count ? __ldcv(mask + (first + place) / 32) >> (place % 32) : 0;
+    const int place = place_of(j);  // a multiple of four: four bits of one word
+    const uint32_t word = place < count ? shared.mask[place / 32] >> (place % 32) : 0;
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       float& v = value[4 * j + c];
@@ -166,7 +186,7 @@ __global__ void __launch_bounds__(kScanThreads, 6) scan_kernel(const SamplerPara
   const RowNeeds needs(s, r.kv_len, p.vocab);
   const int64_t at = int64_t{row} * scratch.chunks + chunk;
   ChunkStats stats = {};
-  if (needs.constrained && !mask_is_there(p.state, r)) {
+  if (needs.constrained && !mask_is_there(p.state, r, *p.step)) {
     stats.argmax = kLate;
     if (threadIdx.x == 0) scratch.stats[at] = stats;
     return;
@@ -182,7 +202,7 @@ __global__ void __launch_bounds__(kScanThreads, 6) scan_kernel(const SamplerPara
   }
   if (needs.processed) {
     process_chunk(p.state, r, s, needs, first, count, raw, shared);
-    if (needs.constrained) mask_chunk(p.state, r, first, count, raw);
+    if (needs.constrained) mask_chunk(p.state, r, first, count, raw, shared);
     const uint2 best = chunk_argmax(raw, needs.filtered ? scratch.block_keys + at * kBlocksPerChunk : nullptr, shared);
     stats.max = key_value(best.x);
     stats.argmax = first + static_cast<int>(best.y);
