@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/format.h"
 #include "base/limits.h"
 #include "base/request.h"
 
@@ -26,17 +27,18 @@ struct BatchRow {
 // read or written for it, nothing is sampled or logged. Padding, and decode rows whose stop id was found when the step was queued already.
 inline bool idle(const BatchRow& row) { return row.kv_len == 0; }
 
-// KV of one layer group. On a CPU a slot (layer l, block b, token t) of head h holds head_dim contiguous bf16 values at
+// KV of one layer group. On a CPU a slot (layer l, block b, token t) of head h holds head_dim contiguous values at
 //   pool + ((l * num_blocks + b) * 2 + (0 for K, 1 for V)) * kv_heads * block_size * head_dim
 //        + (h * block_size + t) * head_dim
 // i.e. [layer][block][K|V][kv_head][token][dim]; on a GPU at kernels/cuda/kv_layout.h's offsets. Block 0 is nobody's.
 struct KvGroupView {
-  uint16_t* pool;               // bf16
+  void* pool;                   // values of `format`
   int64_t num_blocks;
   int32_t num_layers, kv_heads, head_dim, block_size;
   int32_t window;               // 0: full
   const int32_t* block_table;   // [max_rows][table_stride]: block of tokens [i * block_size, (i + 1) * block_size)
   int64_t table_stride;         // entries a row; entries before the window are stale and must not be read
+  Format format = Format::kBF16;  // or kF8E4M3: rounded to nearest even, beyond 448 to that, never NaN
 };
 
 // States of the recurrent layers (GatedDeltaBlock), fp32. Slots 0 .. max_rows - 1 are those of the running rows, by

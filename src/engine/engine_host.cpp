@@ -52,6 +52,7 @@ Expected<Machine> make_machine(const EngineSetup& setup) {
   BackendOptions options = setup.backend_options;
   options.threads = setup.threads;
   options.fold_decode = setup.mixed == MixedMode::kFold;
+  options.kv_format = setup.kv_format;
   if (options.max_graph_rows > setup.limits.max_rows) {
     return fail(StatusCode::kInvalidArgument,
                 "--cuda-graph-max-bs " + std::to_string(options.max_graph_rows) +
@@ -112,6 +113,7 @@ Expected<Described> describe(const EngineSetup& setup, const Backend& backend, D
   auto model = build_model(d.config, *d.loader);
   if (!model) return fail(model.error());
   d.model = std::move(*model);
+  for (KvGroupSpec& group : d.model.groups) group.format = setup.kv_format;
   if (setup.requantize_dense && d.loader->requantized_bytes() == 0) {
     return fail(StatusCode::kInvalidArgument,
                 "--requantize dense=fp8: no dense matrix of this checkpoint has 16 bits or more; leave it out");

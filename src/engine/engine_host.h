@@ -24,6 +24,7 @@ struct EngineSetup {
   bool dummy_weights = false;       // --load-format dummy: config.json is enough
   uint64_t dummy_seed = 0;
   bool requantize_dense = false;    // --requantize dense=fp8
+  Format kv_format = Format::kBF16; // of keys and values; kF8E4M3: --kv-cache-dtype fp8
   int64_t real_vocab = 0;           // ids below this exist; later rows of the head are padding, never sampled. 0: all
   EngineLimits limits;
   BackendOptions backend_options;   // max_graph_rows 0: 64, or limits.max_rows where that is less

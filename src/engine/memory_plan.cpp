@@ -100,7 +100,8 @@ void write_ledger(const Model& model, const Backend& backend, size_t weight_byte
     ledger.push_back({"KV " + kind, bytes,
                       std::to_string(group.num_layers) + " layers, " + std::to_string(blocks) + " blocks of " +
                           std::to_string(plan->kv.block_size) + " tokens, " +
-                          std::to_string(kv_bytes_per_token(group, backend)) + " B per token"});
+                          std::to_string(kv_bytes_per_token(group, backend)) + " B per token, " +
+                          format_traits(group.format).name});
   }
   const std::string rows = std::to_string(plan->step.max_rows) + " rows";
   if (model.states.num_layers > 0) {

@@ -131,6 +131,20 @@ TEST(MemoryPlan, what_the_backend_cannot_serve_is_refused_while_planning) {
   EXPECT_EQ(plan.error().message(), "more than 4 rows");
 }
 
+TEST(MemoryPlan, keys_and_values_of_half_the_bytes_are_twice_as_many) {
+  EngineLimits limits = small_limits();
+  limits.max_total_tokens = 0, limits.default_total_tokens = 0;
+  const auto full_blocks = [&](Format format) {
+    Model model = two_groups();
+    for (KvGroupSpec& group : model.groups) group.format = format;
+    const auto plan = plan_memory(model, 1 << 20, NoBackend(), limits, size_t{64} << 20, 1000);
+    EXPECT_TRUE(plan.has_value()) << plan.error().message();
+    EXPECT_LE(plan->total_bytes(), size_t{64} << 20);
+    return plan ? plan->kv.groups[0].num_blocks : 0;
+  };
+  EXPECT_GE(full_blocks(Format::kF8E4M3), 2 * full_blocks(Format::kBF16) - 1);
+}
+
 TEST(MemoryPlan, window_groups_own_a_window_sized_pool) {
   auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), small_limits(), size_t{1} << 32, 1000);
   ASSERT_TRUE(plan.has_value()) << plan.error().message();

@@ -29,8 +29,8 @@ Status ModelRunner::claim(const Model& model, StagingMode mode) {
   for (int g = 0; g < binding_.batch.num_groups; ++g) {
     const KvGroupSpec& spec = model.groups[g];
     const int64_t blocks = plan_.kv.groups[g].num_blocks;
-    auto* pool = static_cast<uint16_t*>(device_.alloc_device(kv_bytes_per_token(spec, backend_) * blocks * plan_.kv.block_size,
-                                                             FirstTouch::kWhileServing));
+    void* pool = device_.alloc_device(kv_bytes_per_token(spec, backend_) * blocks * plan_.kv.block_size,
+                                      FirstTouch::kWhileServing);
     auto* table = static_cast<int32_t*>(device_.alloc_device(sizeof(int32_t) * (plan_.step.max_rows + 1) * stride));
     if (!pool || !table) return no_memory;
     binding_.batch.groups[g] = {.pool = pool,
@@ -41,7 +41,8 @@ Status ModelRunner::claim(const Model& model, StagingMode mode) {
                         .block_size = plan_.kv.block_size,
                         .window = spec.window,
                         .block_table = table,
-                        .table_stride = stride};
+                        .table_stride = stride,
+                        .format = spec.format};
     binding_.targets.block_table[g] = table;
     binding_.targets.table_stride[g] = stride;
   }

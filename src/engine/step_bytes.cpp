@@ -59,7 +59,8 @@ StepBytes step_bytes(const Model& model) {
   for (const LayerBlock& block : model.blocks) count(block, bytes);
   for (const KvGroupSpec& group : model.groups) {
     bytes.kv.push_back(
-        {.token_bytes = int64_t{4} * group.num_layers * group.kv_heads * group.head_dim,
+        {.token_bytes = int64_t{2} * format_traits(group.format).block_bytes * group.num_layers *
+                        group.kv_heads * group.head_dim,
          .window = group.window});
   }
   bytes.state_bytes = static_cast<int64_t>(model.states.bytes());

@@ -16,7 +16,7 @@ struct StepBytes {
   };
   // KV of the layers of one group.
   struct Kv {
-    int64_t token_bytes = 0;  // K and V in bf16
+    int64_t token_bytes = 0;  // K and V
     int32_t window = 0;       // 0: full
   };
   int64_t weights = 0;  // of everything that each step reads whole: not the embedding's table

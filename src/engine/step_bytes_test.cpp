@@ -36,11 +36,18 @@ TEST(StepBytes, counts_what_a_step_reads) {
   EXPECT_DOUBLE_EQ(bytes.step(1, 4), bytes.weights + 2 * 3456 + 4 * (4 * 32 + 8 * 32) + states);
   EXPECT_DOUBLE_EQ(bytes.step(2, 100), bytes.weights + 3.5 * 3456 + 2 * (100 * 4 * 32 + 8 * 8 * 32) + 2 * states);
 
+  // FP8 halves those of KV.
+  Model halved = model;
+  for (KvGroupSpec& group : halved.groups) group.format = Format::kF8E4M3;
+  EXPECT_DOUBLE_EQ(bytes.step(2, 100) - step_bytes(halved).step(2, 100), 2 * (100 * 2 * 32 + 8 * 4 * 32));
+
   // The same bytes op by op.
-  for (const double rows : {1.0, 2.0}) {
-    double total = 0;
-    for (const StepOp& op : step_ops(model, rows, 100)) total += op.bytes;
-    EXPECT_DOUBLE_EQ(total, bytes.step(rows, 100));
+  for (const Model* of : {&model, &halved}) {
+    for (const double rows : {1.0, 2.0}) {
+      double total = 0;
+      for (const StepOp& op : step_ops(*of, rows, 100)) total += op.bytes;
+      EXPECT_DOUBLE_EQ(total, step_bytes(*of).step(rows, 100));
+    }
   }
   EXPECT_EQ(step_ops(model, 1, 4).size(), 1u + 3 + 4 + 3 + 1);
 }

@@ -22,7 +22,7 @@ class Ops {
     const KvGroupSpec& group = model_.groups[static_cast<size_t>(b.group)];
     const double seen = b.window > 0 ? std::min<double>(context_, b.window) : context_;
     ops_.push_back({b.window > 0 ? "attention: window" : "attention: full", Kind::kAttention,
-                    rows_ * seen * 4.0 * group.kv_heads * group.head_dim});
+                    rows_ * seen * 2.0 * format_traits(group.format).block_bytes * group.kv_heads * group.head_dim});
   }
   void add(const AttnOutBlock& b) { products("attention: out", {&b.o}); }
   void add(const GatedDeltaBlock& b) {

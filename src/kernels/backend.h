@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/format.h"
 #include "base/status.h"
 #include "batch/batch.h"
 #include "batch/slab.h"
@@ -31,6 +32,7 @@ struct BackendOptions {
   bool fold_decode = false; // --mixed fold: decode rows of mixed steps run through the extend attention kernel
   int max_graph_rows = 0;   // CUDA: decode steps of up to this many rows run as captured graphs (--cuda-graph-max-bs)
   TuningTable tuning;       // CUDA: of the GPU
+  Format kv_format = Format::kBF16;  // of every KV group: kBF16 or kF8E4M3 (--kv-cache-dtype)
   bool count_experts = false;  // CUDA: see Backend::expert_counts
 };
 

@@ -15,12 +15,13 @@ struct KvGroupSpec {
   int32_t num_layers = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
-
+  Format format = Format::kBF16;  // of keys and values: see KvGroupView
 };
 
-// Bytes of K and V of one token over the group's layers, bf16, as `backend` stores them.
+// Bytes of K and V of one token over the group's layers, as `backend` stores them.
 inline size_t kv_bytes_per_token(const KvGroupSpec& group, const Backend& backend) {
-  return size_t{4} * group.num_layers * group.kv_heads * backend.stored_head_dim(group.head_dim);
+  return size_t{2} * format_traits(group.format).block_bytes * group.num_layers * group.kv_heads *
+         backend.stored_head_dim(group.head_dim);
 }
 
 // What the recurrent layers (GatedDeltaBlock) remember of a row, fp32; no layers: none.

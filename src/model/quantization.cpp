@@ -303,7 +303,7 @@ std::optional<UnneededTensor> why_not_used(std::string_view name, const Quantiza
     if (name.ends_with(suffix)) return UnneededTensor{"*" + std::string(suffix), "activations are not quantised"};
   }
   for (const std::string_view suffix : {".k_scale", ".v_scale", ".q_scale", ".prob_scale"}) {
-    if (name.ends_with(suffix)) return UnneededTensor{"*" + std::string(suffix), "the KV cache is BF16"};
+    if (name.ends_with(suffix)) return UnneededTensor{"*" + std::string(suffix), "the KV cache takes no scales"};
   }
   return std::nullopt;
 }

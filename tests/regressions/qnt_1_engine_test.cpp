@@ -276,8 +276,8 @@ TEST_F(Qnt1, scales_of_activations_are_named_as_unused_with_the_reason) {
   open("fp8_tensor");
   EXPECT_EQ(load(), "");
   EXPECT_EQ(unused_, (std::vector<std::string>{"*.input_scale (activations are not quantised; 14 tensors)",
-                                               "*.k_scale (the KV cache is BF16; 2 tensors)",
-                                               "*.v_scale (the KV cache is BF16; 2 tensors)"}));
+                                               "*.k_scale (the KV cache takes no scales; 2 tensors)",
+                                               "*.v_scale (the KV cache takes no scales; 2 tensors)"}));
 }
 
 // Nothing but config.json: values and scales of a size that keeps logits finite and apart.

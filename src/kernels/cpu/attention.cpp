@@ -110,8 +110,9 @@ const AttentionKernels& attention_kernels() {
 int64_t attention_thread_floats(int64_t head_dim, int64_t q_heads, int64_t gqa_ratio) {
   const int64_t rows = std::max<int64_t>(kTileRows, gqa_ratio);
   constexpr int64_t kLanes = 16, kBlockRows = 24;  // the most of any instruction set
-  const int64_t extend = rows * (3 * head_dim + kLanes + 3) + (kBlockRows + 2 * head_dim) * kKeyChunk;
-  const int64_t decode = q_heads * (head_dim + kLanes);
+  const int64_t widened = kKeyChunk * head_dim;  // K and V of a chunk as bf16, from a pool of e4m3
+  const int64_t extend = rows * (3 * head_dim + kLanes + 3) + (kBlockRows + 2 * head_dim) * kKeyChunk + widened;
+  const int64_t decode = q_heads * (head_dim + kLanes) + widened;
   return (std::max(extend, decode) + 15) / 16 * 16;
 }
 

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "kernels/bf16.h"
 #include "kernels/cpu/attention.h"
+#include "weights/dequantize.h"
 
 namespace tailrace::cpu {
 
@@ -18,6 +20,7 @@ struct AttentionShape {
   bool sinks = false;
   int32_t threads = 2, forced_splits = 0;
   bool fold_decode = false;
+  Format format = Format::kBF16;
 };
 
 // A row: keys it sees and queries it brings (1 and listed first: decode).
@@ -52,16 +55,13 @@ class AttentionFixture {
       }
     }
     const int64_t elements = int64_t{shape.layers} * num_blocks * 2 * shape.kv_heads * shape.block_size * shape.head_dim;
-    pool.resize(static_cast<size_t>(elements));
-    std::vector<uint16_t> noise(1 << 16);
-    for (uint16_t& x : noise) x = bf16_round(normal(rng));
-    for (size_t i = 0; i < pool.size(); ++i) pool[i] = noise[(i * 40503u + (i >> 16)) & 0xffff];
+    fill_pool(static_cast<size_t>(elements), [&] { return normal(rng); });
     for (int32_t h = 0; h < shape.q_heads; ++h) sinks.push_back(normal(rng));
     q.resize(static_cast<size_t>(num_tokens) * static_cast<size_t>(width()));
     for (float& x : q) x = normal(rng);
     out.assign(q.size(), -77.0f);
     kv = {pool.data(), num_blocks, shape.layers, shape.kv_heads, shape.head_dim, shape.block_size, shape.window,
-          table.data(), stride};
+          table.data(), stride, shape.format};
     allocate_plan();
   }
 
@@ -96,13 +96,26 @@ class AttentionFixture {
   std::vector<BatchRow> rows;
   int32_t num_decode = 0, num_tokens = 0;
   std::vector<int32_t> table;
-  std::vector<uint16_t> pool;
+  std::vector<std::byte> pool;
   std::vector<float> sinks, q, out;
   KvGroupView kv{};
   AttentionPlan plan;
   Partials partials, segments;
 
  private:
+  template <typename Draw>
+  void fill_pool(size_t elements, const Draw& draw) {
+    const auto bytes = static_cast<size_t>(format_traits(shape_.format).block_bytes);
+    pool.resize(elements * bytes);
+    std::vector<uint16_t> noise(1 << 16);
+    for (uint16_t& x : noise) {
+      x = shape_.format == Format::kF8E4M3 ? float_to_e4m3(draw()) : bf16_round(draw());  // its low byte lies first
+    }
+    for (size_t i = 0; i < elements; ++i) {
+      std::memcpy(&pool[i * bytes], &noise[(i * 40503u + (i >> 16)) & 0xffff], bytes);
+    }
+  }
+
   void allocate_plan() {
     const auto count = static_cast<int64_t>(rows.size());
     const auto entries = static_cast<size_t>(max_splits(count, shape_.threads, shape_.forced_splits) * shape_.q_heads);

@@ -1,7 +1,8 @@
 // The attention kernels, written once over the vectors of vector_types.h and compiled for each instruction set.
 //
 // Keys and values are bf16 in the pool and widened to fp32 on the way in: fp32 multiply-adds are twice as fast as
-// vdpbf16ps on the machines measured, and keep q and the probabilities exact.
+// vdpbf16ps on the machines measured, and keep q and the probabilities exact. From a pool of e4m3 each chunk is first
+// widened to bf16 in scratch, exactly, so that there is one arithmetic.
 // Extend, per (tile of m = queries x group rows, chunk of n = 64 keys): 4 m n d FLOPs, 4 n d bytes; bound by FMA.
 // Decode, per key and KV head: 4 d bytes, 4 d group FLOPs; bound by memory up to a group of about 8.
 #pragma once
@@ -30,9 +31,10 @@ INLINE V capped(V s, float softcap) {  // softcap * tanh(x), x = s / (2 log2 e)
 // `from` may lie in stale blocks; they and those after `end` get readable stand-ins, whose probabilities must be zero.
 // Another KV head's rows lie head_stride(p) elements further.
 INLINE int64_t head_stride(const AttentionParams& p) { return int64_t{p.kv.block_size} * p.kv.head_dim; }
-struct KeyRows {
-  const uint16_t* k[kKeyChunk];
-  const uint16_t* v[kKeyChunk];
+template <typename T>
+struct Rows {
+  const T* k[kKeyChunk];
+  const T* v[kKeyChunk];
   int count;  // end - begin, at most kKeyChunk
 
   INLINE void find(const AttentionParams& p, int64_t slot, int64_t kv_head, int64_t begin, int64_t from, int64_t end) {
@@ -40,8 +42,8 @@ struct KeyRows {
     const int64_t head_dim = p.kv.head_dim, block_size = p.kv.block_size;
     for (int64_t at = from; at < end;) {
       const int64_t block = kv_block(p.kv, slot, at), token = at % block_size;
-      const uint16_t* keys = p.kv.pool + kv_offset(p.kv, p.layer, block, 0, kv_head);
-      const uint16_t* values = p.kv.pool + kv_offset(p.kv, p.layer, block, 1, kv_head);
+      const T* keys = static_cast<const T*>(p.kv.pool) + kv_offset(p.kv, p.layer, block, 0, kv_head);
+      const T* values = static_cast<const T*>(p.kv.pool) + kv_offset(p.kv, p.layer, block, 1, kv_head);
       const int64_t length = block_size - token < end - at ? block_size - token : end - at;
       for (int64_t i = 0; i < length; ++i) {
         k[at - begin + i] = keys + (token + i) * head_dim;
@@ -59,6 +61,8 @@ struct KeyRows {
     fill(count, kKeyChunk, count - 1);
   }
 };
+using KeyRows = Rows<uint16_t>;
+using CodeRows = Rows<uint8_t>;  // e4m3
 
 // Folds a chunk of scores [kKeyChunk] into the running maximum and the running sums, one a lane: scores become
 // probabilities; returns the factor that earlier outputs must be multiplied by.
@@ -86,6 +90,25 @@ INLINE float online_softmax(float* s, float* max, float* sums) {
 // Decode ----------------------------------------------------------------------------------------------------------------
 
 INLINE void prefetch_far(const void* line) { __builtin_prefetch(line, 0, 2); }  // into the second-level cache
+
+// The chunk `codes` of the head at `offset` as bf16 rows in `memory` [K|V][kKeyChunk][head_dim]. Asks for `next`'s rows.
+INLINE void widen_codes(const CodeRows& codes, const CodeRows& next, int64_t offset, int64_t head_dim, uint16_t* memory,
+                        KeyRows* rows) {
+  rows->count = codes.count;
+  for (int t = 0; t < kKeyChunk; ++t) {
+    const int at = t < codes.count ? t : codes.count - 1;
+    uint16_t *k = memory + at * head_dim, *v = k + kKeyChunk * head_dim;
+    rows->k[t] = k;
+    rows->v[t] = v;
+    if (t >= codes.count) continue;
+    for (int64_t d = 0; d < head_dim; d += 64) {
+      prefetch_far(next.k[t] + offset + d);
+      prefetch_far(next.v[t] + offset + d);
+    }
+    widen_e4m3(codes.k[t] + offset, head_dim, k);
+    widen_e4m3(codes.v[t] + offset, head_dim, v);
+  }
+}
 
 // One chunk of keys of a KV head, and the next one, which is asked for while this one is used.
 struct HeadRows {
@@ -210,8 +233,9 @@ INLINE void decode_heads(const AttentionParams& p, const HeadRows& chunk, int gr
 }
 
 // Asks for a whole chunk of the KV heads [0, kv_heads) of `rows`: nobody asked for a task's first one.
-INLINE void prefetch_chunk(const AttentionParams& p, const KeyRows& rows, int32_t kv_heads) {
-  constexpr int64_t kLine = 32;  // values
+template <typename T>
+INLINE void prefetch_chunk(const AttentionParams& p, const Rows<T>& rows, int32_t kv_heads) {
+  constexpr int64_t kLine = 64 / sizeof(T);  // values
   for (int32_t h = 0; h < kv_heads; ++h) {
     for (int t = 0; t < rows.count; ++t) {
       for (int64_t d = 0; d < p.head_dim; d += kLine) {
@@ -223,12 +247,14 @@ INLINE void prefetch_chunk(const AttentionParams& p, const KeyRows& rows, int32_
 }
 
 // Chunk by chunk, all KV heads of each: a block's keys and values of all heads lie together and are read as one stream.
-void decode(const AttentionParams& p, int32_t row, KeyRange keys, float* max, float* sum, float* out, int64_t out_stride,
-            float* scratch) {
+template <typename T>
+INLINE void decode_from(const AttentionParams& p, int32_t row, KeyRange keys, float* max, float* sum, float* out,
+                        int64_t out_stride, float* scratch) {
   const int group = p.q_heads / p.kv_heads;
   const int64_t head_dim = p.head_dim;
   const float* q = p.q + p.rows[row].q_start * p.q_stride;
   float* sums = scratch + p.q_heads * head_dim;  // [q_heads][W]
+  auto* widened = reinterpret_cast<uint16_t*>(sums + p.q_heads * W);
   const float scale = query_scale(p);
   for (int64_t i = 0; i < p.q_heads * head_dim; i += W) store(scratch + i, load(q + i) * scale);
   for (int h = 0; h < p.q_heads; ++h) {
@@ -241,7 +267,7 @@ void decode(const AttentionParams& p, int32_t row, KeyRange keys, float* max, fl
     const int64_t end = (begin / kKeyChunk + 1) * kKeyChunk;
     return end < keys.end ? end : keys.end;
   };
-  KeyRows chunks[2];  // the current one and the next
+  Rows<T> chunks[2];  // the current one and the next
   if (keys.begin < keys.end) {
     chunks[0].find(p, slot, 0, keys.begin, keys.begin, chunk_end(keys.begin));
     prefetch_chunk(p, chunks[0], p.kv_heads);
@@ -250,11 +276,20 @@ void decode(const AttentionParams& p, int32_t row, KeyRange keys, float* max, fl
   for (int64_t begin = keys.begin; begin < keys.end; current ^= 1) {
     const int64_t end = chunk_end(begin);
     if (end < keys.end) chunks[current ^ 1].find(p, slot, 0, end, end, chunk_end(end));
-    const KeyRows& next = chunks[end < keys.end ? current ^ 1 : current];
+    const Rows<T>& next = chunks[end < keys.end ? current ^ 1 : current];
     for (int32_t kv_head = 0; kv_head < p.kv_heads; ++kv_head) {
       const int32_t h = kv_head * group;
-      decode_heads(p, {chunks[current], next, kv_head * head_stride(p)}, group, scratch + h * head_dim, max + h, sums + h * W,
-                   out + h * out_stride, out_stride);
+      const int64_t offset = kv_head * head_stride(p);
+      const auto attend = [&](const HeadRows& chunk) {
+        decode_heads(p, chunk, group, scratch + h * head_dim, max + h, sums + h * W, out + h * out_stride, out_stride);
+      };
+      if constexpr (sizeof(T) == 1) {
+        KeyRows rows;
+        widen_codes(chunks[current], next, offset, head_dim, widened, &rows);
+        attend({rows, rows, 0});
+      } else {
+        attend({chunks[current], next, offset});
+      }
     }
     begin = end;
   }
@@ -268,6 +303,12 @@ void decode(const AttentionParams& p, int32_t row, KeyRange keys, float* max, fl
       store(at + W, odd);
     }
   }
+}
+
+void decode(const AttentionParams& p, int32_t row, KeyRange keys, float* max, float* sum, float* out,
+            int64_t out_stride, float* scratch) {
+  if (p.kv.format == Format::kF8E4M3) return decode_from<uint8_t>(p, row, keys, max, sum, out, out_stride, scratch);
+  decode_from<uint16_t>(p, row, keys, max, sum, out, out_stride, scratch);
 }
 
 // Extend ----------------------------------------------------------------------------------------------------------------
@@ -380,6 +421,7 @@ constexpr int kBlockRows = 4 * kMicroRows;  // of a tile at a time: their scores
 struct Tile {
   float *q, *out, *scores, *keys, *values, *sums, *max;
   float *all_out, *all_sum, *all_max;
+  uint16_t* widened;  // rows of a chunk of e4m3
 
   Tile(float* scratch, int64_t rows, int64_t head_dim) {
     q = scratch;
@@ -392,6 +434,7 @@ struct Tile {
     all_max = max + rows;
     all_sum = all_max + rows;
     all_out = all_sum + rows;
+    widened = reinterpret_cast<uint16_t*>(all_out + rows * head_dim);
   }
 };
 
@@ -473,10 +516,11 @@ INLINE void clear_state(const Tile& tile, int64_t rows, int64_t head_dim) {
 }
 
 // Walks the keys [begin, end) of one segment; those before `visible` may lie in stale blocks.
-INLINE void extend_segment(const AttentionParams& p, const Tile& tile, int64_t rows, int64_t slot, int32_t kv_head,
-                           int64_t position, int64_t visible, int64_t begin, int64_t end) {
-  KeyRows chunks[2];
-  const auto find = [&](KeyRows& keys, int64_t at) {
+template <typename T>
+void extend_segment(const AttentionParams& p, const Tile& tile, int64_t rows, int64_t slot, int32_t kv_head,
+                    int64_t position, int64_t visible, int64_t begin, int64_t end) {
+  Rows<T> chunks[2];
+  const auto find = [&](Rows<T>& keys, int64_t at) {
     keys.find(p, slot, kv_head, at, at > visible ? at : visible, at + kKeyChunk < end ? at + kKeyChunk : end);
   };
   find(chunks[0], begin);
@@ -484,8 +528,17 @@ INLINE void extend_segment(const AttentionParams& p, const Tile& tile, int64_t r
   for (int current = 0; begin < end; begin += kKeyChunk, current ^= 1) {
     const int64_t chunk_end = begin + kKeyChunk < end ? begin + kKeyChunk : end;
     if (chunk_end < end) find(chunks[current ^ 1], chunk_end);
-    widen(chunks[current], p.head_dim, tile.keys, tile.values);
-    extend_chunk(p, tile, rows, position, begin, chunk_end, {chunks[chunk_end < end ? current ^ 1 : current], p.head_dim});
+    const Rows<T>& next = chunks[chunk_end < end ? current ^ 1 : current];
+    if constexpr (sizeof(T) == 1) {
+      KeyRows bf16, none;
+      none.count = 0;  // nothing is left to ask for
+      widen_codes(chunks[current], next, 0, p.head_dim, tile.widened, &bf16);
+      widen(bf16, p.head_dim, tile.keys, tile.values);
+      extend_chunk(p, tile, rows, position, begin, chunk_end, {none, p.head_dim});
+    } else {
+      widen(chunks[current], p.head_dim, tile.keys, tile.values);
+      extend_chunk(p, tile, rows, position, begin, chunk_end, {next, p.head_dim});
+    }
   }
 }
 
@@ -509,7 +562,8 @@ void extend(const AttentionParams& p, const ExtendTask& task, float* scratch) {
     const int64_t grid = visible / kKeyChunk * kKeyChunk, from = segment * length;
     const int64_t to = from + length < keys_end ? from + length : keys_end;
     clear_state(tile, rows, head_dim);
-    extend_segment(p, tile, rows, r.slot, task.kv_head, position, visible, from > grid ? from : grid, to);
+    const auto walk = p.kv.format == Format::kF8E4M3 ? extend_segment<uint8_t> : extend_segment<uint16_t>;
+    walk(p, tile, rows, r.slot, task.kv_head, position, visible, from > grid ? from : grid, to);
     if (task.segment >= 0) break;
     for (int64_t m = 0; m < rows; ++m) {
       Softmax{tile.all_max + m, tile.all_sum + m, tile.all_out + m * head_dim}.fold(

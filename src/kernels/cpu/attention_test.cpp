@@ -61,6 +61,12 @@ void expect_equal(const AttentionShape& shape, const std::vector<RowShape>& rows
   }
 }
 
+// What the pool holds, whatever rounded it, is what the reference reads: the bound is that of bf16.
+void expect_equal_from_e4m3(AttentionShape shape, const std::vector<RowShape>& rows, uint64_t seed = 1) {
+  shape.format = Format::kF8E4M3;
+  expect_equal(shape, rows, seed);
+}
+
 TEST(Attention, one_token_and_block_boundaries) {
   for (int32_t kv_len : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257}) {
     expect_equal({}, {{kv_len, 1}});
@@ -128,6 +134,68 @@ TEST(Attention, random_mixed_batches) {
   }
 }
 
+void expect_equal_in_any_chunking(const AttentionShape& shape) {
+  ThreadPool pool(2);
+  AttentionFixture whole(shape, {{333, 333}});
+  whole.run(pool, attention_kernels());
+  for (int32_t chunk : {2, 7, 64, 100, 200}) {
+    for (int32_t end = chunk; end <= 333; end += chunk) {
+      AttentionFixture part(shape, {{333, 333}});
+      part.rows[0] = {0, 0, chunk, end, 1};
+      std::copy_n(whole.q.data() + (end - chunk) * whole.width(), chunk * whole.width(), part.q.data());
+      part.run(pool, attention_kernels());
+      EXPECT_TRUE(std::equal(part.out.begin(), part.out.begin() + chunk * whole.width(),
+                             whole.out.begin() + (end - chunk) * whole.width()))
+          << chunk << " " << end;
+    }
+  }
+}
+
+TEST(AttentionE4m3, every_code_is_read_as_its_value) {
+  const AttentionShape shape{.q_heads = 1, .kv_heads = 1, .head_dim = 128, .format = Format::kF8E4M3};
+  ThreadPool pool(1);
+  for (const AttentionKernels* kernels : all_kernels()) {
+    AttentionFixture f(shape, {{1, 1}, {1, 1}});  // one key: the output is its value
+    for (int32_t row : {0, 1}) {
+      const int64_t at = kv_offset(f.kv, 0, f.table[static_cast<size_t>(row)], 1, 0);
+      auto* codes = reinterpret_cast<uint8_t*>(f.pool.data()) + at;
+      for (int32_t d = 0; d < 128; ++d) codes[d] = static_cast<uint8_t>(128 * row + (d == 127 ? 0 : d));  // no NaN
+      f.run(pool, *kernels);
+      for (size_t d = 0; d < 127; ++d) {
+        const float got = f.out[static_cast<size_t>(row) * 128 + d];
+        EXPECT_FLOAT_EQ(got, e4m3_to_float(codes[d])) << kernels->name << " " << d;
+      }
+    }
+  }
+}
+
+TEST(AttentionE4m3, boundaries_gqa_ratios_head_dims) {
+  for (int32_t kv_len : {1, 15, 16, 17, 63, 64, 65, 129, 257}) {
+    expect_equal_from_e4m3({}, {{kv_len, 1}});
+    expect_equal_from_e4m3({}, {{kv_len, kv_len}});
+  }
+  for (int32_t ratio : {1, 3, 4, 5, 8, 16}) {
+    expect_equal_from_e4m3({.q_heads = 2 * ratio, .kv_heads = 2, .head_dim = 32}, {{77, 1}, {33, 1}, {40, 23}});
+  }
+  for (int32_t dim : {16, 48, 80, 128, 256, 512}) {
+    expect_equal_from_e4m3({.q_heads = 3, .kv_heads = 1, .head_dim = dim}, {{70, 1}, {35, 20}});
+  }
+}
+
+TEST(AttentionE4m3, windows_sinks_softcap_splits_segments) {
+  for (int32_t window : {1, 17, 64, 100}) {
+    expect_equal_from_e4m3({.head_dim = 32, .window = window}, {{200, 1}, {window + 1, 1}, {180, 90}, {70, 70}});
+  }
+  const std::vector<RowShape> rows{{300, 1}, {1, 1}, {90, 70}};
+  expect_equal_from_e4m3({.q_heads = 6, .kv_heads = 2, .head_dim = 32, .sinks = true}, rows);
+  expect_equal_from_e4m3({.head_dim = 32, .window = 50, .softcap = 5.0f, .sinks = true, .forced_splits = 3}, rows);
+  expect_equal_from_e4m3({.q_heads = 9, .kv_heads = 3}, {{4000, 1}, {70, 1}, {2500, 3}, {30, 5}, {1025, 2}});
+}
+
+TEST(AttentionE4m3, an_answer_is_bitwise_equal_in_any_chunking_of_its_prompt) {
+  expect_equal_in_any_chunking({.q_heads = 6, .kv_heads = 2, .window = 100, .format = Format::kF8E4M3});
+}
+
 TEST(Attention, layers_lie_apart) {
   const AttentionShape shape{.head_dim = 32, .layers = 3};
   ThreadPool pool(1);
@@ -158,21 +226,7 @@ TEST(Attention, same_batch_twice_is_bitwise_equal_and_extend_for_any_thread_coun
 }
 
 TEST(Attention, a_rows_answer_is_bitwise_equal_in_any_chunking_of_its_prompt) {
-  const AttentionShape shape{.q_heads = 6, .kv_heads = 2, .window = 100};
-  ThreadPool pool(2);
-  AttentionFixture whole(shape, {{333, 333}});
-  whole.run(pool, attention_kernels());
-  for (int32_t chunk : {2, 7, 64, 100, 200}) {
-    for (int32_t end = chunk; end <= 333; end += chunk) {
-      AttentionFixture part(shape, {{333, 333}});
-      part.rows[0] = {0, 0, chunk, end, 1};
-      std::copy_n(whole.q.data() + (end - chunk) * whole.width(), chunk * whole.width(), part.q.data());
-      part.run(pool, attention_kernels());
-      EXPECT_TRUE(std::equal(part.out.begin(), part.out.begin() + chunk * whole.width(),
-                             whole.out.begin() + (end - chunk) * whole.width()))
-          << chunk << " " << end;
-    }
-  }
+  expect_equal_in_any_chunking({.q_heads = 6, .kv_heads = 2, .window = 100});
 }
 
 // Few queries over many keys: their segments are tasks of their own.
@@ -264,25 +318,28 @@ TEST(AttentionHazards, addresses_pass_2_to_the_31_elements) {
 }
 
 // The kernels read there: a row whose block lies behind the first 2^31 elements of a sparse pool.
-TEST(AttentionHazards, rows_behind_2_to_the_31_elements) {
-  const AttentionShape shape{.head_dim = 64};
+void expect_rows_far_behind(Format format) {
+  const AttentionShape shape{.head_dim = 64, .format = format};
+  const int64_t value_bytes = format_traits(format).block_bytes;
   ThreadPool pool(1);
   AttentionFixture f(shape, {{40, 1}, {30, 20}});
   f.run(pool, attention_kernels());
   const std::vector<float> expected = f.out;
   const int64_t block_elements = 2ll * shape.kv_heads * shape.block_size * shape.head_dim;
   const int64_t far = (int64_t{1} << 31) / block_elements + 5;
-  const auto bytes = static_cast<size_t>((far + f.kv.num_blocks) * block_elements) * sizeof(uint16_t);
+  const auto bytes = static_cast<size_t>((far + f.kv.num_blocks) * block_elements) * value_bytes;
   void* sparse = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (sparse == MAP_FAILED) GTEST_SKIP() << "no address space for a sparse pool of " << bytes << " bytes";
-  std::copy(f.pool.begin(), f.pool.end(), static_cast<uint16_t*>(sparse) + far * block_elements);
+  std::copy(f.pool.begin(), f.pool.end(), static_cast<std::byte*>(sparse) + far * block_elements * value_bytes);
   for (int32_t& block : f.table) block += static_cast<int32_t>(far);
-  f.kv.pool = static_cast<uint16_t*>(sparse);
+  f.kv.pool = sparse;
   f.kv.num_blocks += far;
   f.run(pool, attention_kernels());
   EXPECT_EQ(f.out, expected);
   munmap(sparse, bytes);
 }
+TEST(AttentionHazards, rows_behind_2_to_the_31_elements) { expect_rows_far_behind(Format::kBF16); }
+TEST(AttentionHazards, rows_behind_2_to_the_31_elements_of_e4m3) { expect_rows_far_behind(Format::kF8E4M3); }
 
 }  // namespace
 }  // namespace tailrace::cpu

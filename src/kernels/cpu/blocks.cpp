@@ -124,8 +124,15 @@ void finish_qkv(const Step& step, const AttnInBlock& block, int64_t token) {
     if (block.v_norm.weight != nullptr) {
       step.ops.rms_norm(v + h * dim, block.v_norm.weight, block.v_norm.eps, dim, v + h * dim);
     }
-    step.ops.round_bf16(k + h * dim, dim, kv.pool + kv_offset(kv, block.layer, kv_slot, 0, h) + at);
-    step.ops.round_bf16(v + h * dim, dim, kv.pool + kv_offset(kv, block.layer, kv_slot, 1, h) + at);
+    for (const int is_value : {0, 1}) {
+      const float* from = (is_value ? v : k) + h * dim;
+      const int64_t to = kv_offset(kv, block.layer, kv_slot, is_value, h) + at;
+      if (kv.format == Format::kF8E4M3) {
+        step.ops.round_e4m3(from, dim, static_cast<uint8_t*>(kv.pool) + to);
+      } else {
+        step.ops.round_bf16(from, dim, static_cast<uint16_t*>(kv.pool) + to);
+      }
+    }
   }
 }
 

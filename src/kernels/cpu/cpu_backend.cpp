@@ -51,9 +51,10 @@ class CpuBackend : public HostBackend {
         : options_.kv_splits > 0
             ? "own kernel, " + std::to_string(options_.kv_splits) + " splits (fixed)"
             : "own kernel, splits from the effective length, the KV heads and " + std::to_string(pool_.size()) + " threads";
+    const std::string widened = options_.kv_format == Format::kF8E4M3 ? ", each widened from FP8 to BF16" : "";
     return {"attn_in: " + linear + " (norm, q|k|v, head norms, rope, KV write)",
-            "attention extend: " + vectors + " tiles of queries by chunks of keys",
-            "attention decode: " + vectors + ", " + decode,
+            "attention extend: " + vectors + " tiles of queries by chunks of keys" + widened,
+            "attention decode: " + vectors + ", " + decode + (widened.empty() ? "" : "; chunks of keys" + widened),
             "attn_out: " + linear + " (product, post norm, residual)",
             "gated_delta: " + linear + "; " + vectors + ", decode rows one token at a time, extend rows " +
                 std::to_string(cpu::kDeltaChunk) + " at a time",

@@ -320,7 +320,7 @@ TEST(CpuBackend, an_idle_row_reads_and_writes_no_kv) {
     for (size_t g = 0; g < a.groups.size(); ++g) {
       const KvGroupView& kv = a.groups[g];
       const auto values = static_cast<size_t>(kv.num_blocks * kv.num_layers * 2) * kv.kv_heads * kv.block_size * kv.head_dim;
-      if (!std::equal(kv.pool, kv.pool + values, b.groups[g].pool)) return false;
+      if (std::memcmp(kv.pool, b.groups[g].pool, values * sizeof(uint16_t)) != 0) return false;
     }
     return true;
   };

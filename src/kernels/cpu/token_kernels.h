@@ -126,5 +126,27 @@ void round_bf16(const float* x, int64_t n, uint16_t* out) {
       });
 }
 
+INLINE VI e4m3_codes(V x) {
+  const VI bits = x == x ? (VI)x : VI{};
+  const V magnitude = (V)(bits & 0x7fffffff), a = magnitude < 448.0f ? magnitude : splat(448.0f);
+  const VI normal = (((VI)a + 0x7ffff + (((VI)a >> 20) & 1)) >> 20) - (120 << 3);
+  const VI subnormal = (VI)(a + 0x1p14f) & 15;  // multiples of 2^-9, which 2^14's last place rounds to
+  return ((bits >> 24) & 0x80) | (a < 0x1p-6f ? subnormal : normal);
+}
+
+void round_e4m3(const float* x, int64_t n, uint8_t* out) {
+  for_vectors(
+      n,
+      [&](int64_t i) {
+        *reinterpret_cast<VBU*>(out + i) = __builtin_convertvector(e4m3_codes(load(x + i)), VB);
+      },
+      [&](int64_t i, int64_t count) {
+        float rest[W] = {};
+        for (int64_t j = 0; j < count; ++j) rest[j] = x[i + j];
+        const VI codes = e4m3_codes(load(rest));
+        for (int64_t j = 0; j < count; ++j) out[i + j] = static_cast<uint8_t>(codes[j]);
+      });
+}
+
 }  // namespace
 }  // namespace tailrace::cpu

@@ -22,6 +22,7 @@ struct TokenKernels {
   void (*add_scaled)(float w, const float* y, int64_t n, float* x);  // x += w y
   void (*softcap)(float cap, int64_t n, float* x);              // x = cap * tanh(x / cap)
   void (*round_bf16)(const float* x, int64_t n, uint16_t* out);  // as bf16_round
+  void (*round_e4m3)(const float* x, int64_t n, uint8_t* out);   // as float_to_e4m3, but a NaN becomes 0
 };
 
 const TokenKernels& token_kernels();      // follows isa_name()

@@ -9,6 +9,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/reference/ops.h"
+#include "weights/dequantize.h"
 
 namespace tailrace::cpu {
 namespace {
@@ -98,6 +99,30 @@ TEST(TokenOps, rounding_is_the_one_rule) {
       std::vector<uint16_t> out(static_cast<size_t>(n));
       kernels->round_bf16(x.data(), n, out.data());
       for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], bf16_round(x[i])) << i;
+    }
+  }
+}
+
+TEST(TokenOps, e4m3_is_the_nearest_saturates_and_is_never_nan) {
+  std::vector<float> x;
+  for (int code = 0; code < 127; ++code) {  // each value, the tie behind it and both sides of that
+    const float value = e4m3_to_float(static_cast<uint8_t>(code));
+    const float tie = (value + e4m3_to_float(static_cast<uint8_t>(std::min(code + 1, 126)))) / 2;
+    for (const float v : {value, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f)}) x.insert(x.end(), {v, -v});
+  }
+  for (const float v : {449.0f, 464.0f, 480.0f, 1e30f, std::numeric_limits<float>::infinity(), 1e-40f}) {
+    x.insert(x.end(), {v, -v});
+  }
+  x.push_back(std::numeric_limits<float>::quiet_NaN());
+  x.push_back(-std::numeric_limits<float>::quiet_NaN());
+  for (const TokenKernels* kernels : all_kernels()) {
+    std::vector<uint8_t> out(x.size());
+    for (const size_t n : {x.size(), size_t{7}}) {
+      kernels->round_e4m3(x.data() + x.size() - n, static_cast<int64_t>(n), out.data());
+      for (size_t i = 0; i < n; ++i) {
+        const float from = x[x.size() - n + i];
+        EXPECT_EQ(out[i], std::isnan(from) ? 0 : float_to_e4m3(from)) << from;
+      }
     }
   }
 }

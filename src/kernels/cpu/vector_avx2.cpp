@@ -15,7 +15,7 @@ const AttentionKernels* attention_avx2() {
 }
 const TokenKernels* token_avx2() {
   static constexpr TokenKernels kKernels{rms_norm, rope,       gate,    swiglu,    gate_sigmoid,
-                                         add,      add_scaled, softcap, round_bf16};
+                                         add,      add_scaled, softcap, round_bf16, round_e4m3};
   return &kKernels;
 }
 const DeltaKernels* delta_avx2() {

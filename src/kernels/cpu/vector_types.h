@@ -20,9 +20,17 @@ constexpr int W = TAILRACE_LANES;
 typedef float V __attribute__((vector_size(W * 4)));
 typedef int32_t VI __attribute__((vector_size(W * 4)));
 typedef uint16_t VH __attribute__((vector_size(W * 2)));
+typedef uint8_t VB __attribute__((vector_size(W)));
 typedef float VU __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef int32_t VIU __attribute__((vector_size(W * 4), aligned(2), may_alias));
 typedef uint16_t VHU __attribute__((vector_size(W * 2), aligned(2), may_alias));
+typedef uint8_t VBU __attribute__((vector_size(W), aligned(1), may_alias));
+// 2 * W halves and bytes.
+typedef int16_t VS __attribute__((vector_size(W * 4)));
+typedef int16_t VSU __attribute__((vector_size(W * 4), aligned(2), may_alias));
+typedef uint8_t VB2U __attribute__((vector_size(W * 2), aligned(1), may_alias));
+typedef int16_t VS1 __attribute__((vector_size(W * 2)));
+typedef int16_t VS1U __attribute__((vector_size(W * 2), aligned(2), may_alias));
 
 constexpr float kLog2e = 1.44269504f;
 constexpr float kNegInf = -HUGE_VALF;
@@ -38,6 +46,28 @@ INLINE V even_bf16(VI pairs) { return (V)(pairs << 16); }
 INLINE V odd_bf16(VI pairs) { return (V)(pairs & static_cast<int32_t>(0xffff0000u)); }
 INLINE VI load_pairs(const uint16_t* p) { return *reinterpret_cast<const VIU*>(p); }
 INLINE V vmax(V a, V b) { return a > b ? a : b; }
+
+// e4m3 as bf16, exactly; codes of NaN read as 480. Magnitudes lie on four lines, the least of which holds: of normal
+// ones, and of subnormals by their highest bit.
+template <typename S>
+INLINE S bf16_of_e4m3(S codes) {
+  const auto least = [](S a, S b) { return a < b ? a : b; };
+  const S m = codes & 0x7f;
+  const S bits = least(least((m << 4) + 0x3c00, (m << 5) + 0x3b80), least((m << 6) + 0x3b00, (m << 7) + 0x3a80));
+  return (bits & (m != 0)) | ((codes & 0x80) << 8);
+}
+// n of them, a multiple of W.
+INLINE void widen_e4m3(const uint8_t* from, int64_t n, uint16_t* to) {
+  int64_t i = 0;
+  for (; i + 2 * W <= n; i += 2 * W) {
+    const VB2U codes = *reinterpret_cast<const VB2U*>(from + i);
+    *reinterpret_cast<VSU*>(to + i) = bf16_of_e4m3(__builtin_convertvector(codes, VS));
+  }
+  if (i < n) {
+    const VBU codes = *reinterpret_cast<const VBU*>(from + i);
+    *reinterpret_cast<VS1U*>(to + i) = bf16_of_e4m3(__builtin_convertvector(codes, VS1));
+  }
+}
 
 // Shuffles of two vectors. Runs: halves interleaved in runs of Step lanes. The others work on parts of four lanes, whose
 // instructions need no index registers.

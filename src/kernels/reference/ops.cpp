@@ -57,22 +57,31 @@ void rope(const Rope& rope, int64_t position, float* head) {
 
 void write_kv(const KvGroupView& kv, int64_t layer, int64_t slot, int64_t position, int is_value, int64_t head,
               const float* values) {
-  uint16_t* at = kv.pool + kv_offset(kv, layer, kv_block(kv, slot, position), is_value, head) +
-                 position % kv.block_size * kv.head_dim;
-  for (int d = 0; d < kv.head_dim; ++d) at[d] = bf16_round(values[d]);
+  const int64_t at = kv_offset(kv, layer, kv_block(kv, slot, position), is_value, head) +
+                     position % kv.block_size * kv.head_dim;
+  for (int d = 0; d < kv.head_dim; ++d) {
+    if (kv.format == Format::kF8E4M3) {
+      static_cast<uint8_t*>(kv.pool)[at + d] = std::isnan(values[d]) ? 0 : float_to_e4m3(values[d]);
+    } else {
+      static_cast<uint16_t*>(kv.pool)[at + d] = bf16_round(values[d]);
+    }
+  }
 }
 
 void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, int64_t position, int64_t q_head,
             const float* q, float* out) {
   const int64_t kv_head = q_head / (block.q_heads / block.kv_heads);
   const auto vector_of = [&](int64_t key, int is_value) {
-    return kv.pool + kv_offset(kv, block.layer, kv_block(kv, slot, key), is_value, kv_head) +
-           key % kv.block_size * kv.head_dim;
+    return kv_offset(kv, block.layer, kv_block(kv, slot, key), is_value, kv_head) + key % kv.block_size * kv.head_dim;
+  };
+  const auto stored = [&](int64_t at) {
+    return kv.format == Format::kF8E4M3 ? e4m3_to_float(static_cast<const uint8_t*>(kv.pool)[at])
+                                        : bf16_value(static_cast<const uint16_t*>(kv.pool)[at]);
   };
   const auto score = [&](int64_t key) {
-    const uint16_t* k = vector_of(key, 0);
+    const int64_t k = vector_of(key, 0);
     double dot = 0;
-    for (int d = 0; d < block.head_dim; ++d) dot += static_cast<double>(q[d]) * bf16_value(k[d]);
+    for (int d = 0; d < block.head_dim; ++d) dot += static_cast<double>(q[d]) * stored(k + d);
     dot *= block.scale;
     return block.softcap > 0 ? block.softcap * std::tanh(dot / block.softcap) : dot;
   };
@@ -83,9 +92,9 @@ void attend(const AttentionBlock& block, const KvGroupView& kv, int64_t slot, in
   std::array<double, 512> sums{};
   for (int64_t key = first; key <= position; ++key) {
     const double weight = std::exp(score(key) - max);
-    const uint16_t* v = vector_of(key, 1);
+    const int64_t v = vector_of(key, 1);
     denominator += weight;
-    for (int d = 0; d < block.head_dim; ++d) sums[static_cast<size_t>(d)] += weight * bf16_value(v[d]);
+    for (int d = 0; d < block.head_dim; ++d) sums[static_cast<size_t>(d)] += weight * stored(v + d);
   }
   for (int d = 0; d < block.head_dim; ++d) out[d] = static_cast<float>(sums[static_cast<size_t>(d)] / denominator);
 }

@@ -22,7 +22,7 @@ void lookup(const Weight& table, int64_t index, float* out);
 // Rotates the pairs (i, i + rotary_dim / 2) of one head by position * inv_freq[i].
 void rope(const Rope& rope, int64_t position, float* head);
 
-// Writes one head's vector to the pool, rounded to bf16.
+// Writes one head's vector to the pool, rounded to its format.
 void write_kv(const KvGroupView& kv, int64_t layer, int64_t slot, int64_t position, int is_value, int64_t head,
               const float* values);
 
