@@ -58,6 +58,7 @@ EngineSetup engine_setup(const ServeConfig& config, const TextModel& text) {
   setup.limits.context_length = config.model.context_length;
   setup.limits.max_total_tokens = e.max_total_tokens;
   setup.limits.prefix_cache = e.cache_type == CacheType::kRadix;
+  setup.kv_format = e.kv_format;
   setup.backend_options.kv_splits = e.kv_splits;
   setup.backend_options.max_graph_rows = e.cuda_graph_max_bs;
   setup.mixed = mixed_mode(e.mixed);

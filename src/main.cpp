@@ -33,6 +33,7 @@ tailrace::Status run_bench(const tailrace::BenchConfig& config) {
   bench.setup.dummy_weights = config.dummy_weights;
   bench.setup.dummy_seed = config.seed;
   bench.setup.requantize_dense = config.requantize_dense;
+  bench.setup.kv_format = config.kv_format;
   bench.setup.device_kind = device->kind, bench.setup.device_index = config.gpu;
   if (device->kind == "cuda") bench.setup.gpu_name = device->reason;
   bench.setup.limits = default_limits(device->kind);

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "base/format.h"
+
 namespace tailrace {
 
 // Adds option `name`, which sets `value` to what `choices` has for the word given. Another word is an error that lists them.
@@ -21,6 +23,11 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, T& value, std::m
     value = at->second;
   };
   return app.add_option_function<std::string>(name, set, help)->option_text(names);
+}
+
+// The words of --kv-cache-dtype.
+inline std::map<std::string, Format> kv_cache_dtypes() {
+  return {{"auto", Format::kBF16}, {"bf16", Format::kBF16}, {"fp8", Format::kF8E4M3}};
 }
 
 }  // namespace tailrace

@@ -29,6 +29,8 @@ void add_engine_flags(CLI::App& app, IdsOptions& o, Overrides& over) {
   app.add_flag("--dummy", setup.dummy_weights, "random weights: config.json is enough");
   add_choice(app, "--requantize", setup.requantize_dense, {{"none", false}, {"dense=fp8", true}},
              "dense=fp8: dense matrices of 16 bits and the head are rounded to FP8 on loading");
+  add_choice(app, "--kv-cache-dtype", setup.kv_format, kv_cache_dtypes(),
+             "fp8: keys and values in e4m3, lossy (auto: bf16)");
   app.add_option("--device", over.device, "auto: a GPU where this build can use one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--gpu", setup.device_index, "which GPU, from 0")->check(CLI::NonNegativeNumber);

@@ -40,6 +40,9 @@ TEST(IdsOptions, values_without_meaning_are_refused) {
   EXPECT_NE(refused_on_cpu({"--mem-fraction-static", "nan"}), "");
   EXPECT_NE(refused_on_cpu({"--cuda-graph-max-bs", "128"}), "");
   EXPECT_EQ(refused_on_cpu({"--compare", "--reference", "cpu"}), "");
+  EXPECT_EQ(refused_on_cpu({"--compare", "--kv-cache-dtype", "fp8"}), "");
+  EXPECT_EQ(refused_on_cpu({"--kv-cache-dtype", "int8"}),
+            "--kv-cache-dtype: must be auto|bf16|fp8, not int8 (tailrace_ids --help)");
   EXPECT_EQ(refused_on_cpu({"--compare", "--dummy", "--reference", "cpu"}),
             "--reference cpu: --dummy draws other weights on a GPU than on the CPU");
 }

@@ -90,6 +90,8 @@ void add_engine_options(CLI::App& app, ServeConfig& config, std::string& kv_spli
       ->check(CLI::Range(1, 4096))->group("Engine")->option_text("N");
   add_choice(app, "--cache-type", engine.cache_type,
              {{"radix", CacheType::kRadix}, {"naive", CacheType::kNaive}}, "naive: no prefix reuse")->group("Engine");
+  add_choice(app, "--kv-cache-dtype", engine.kv_format, kv_cache_dtypes(),
+             "fp8: keys and values are kept in e4m3, without scales: half the bytes, lossy (auto: bf16)")->group("Engine");
   add_choice(app, "--mixed", engine.mixed,
              {{"split", MixedChoice::kSplit}, {"fold", MixedChoice::kFold}, {"off", MixedChoice::kOff}},
              "how decode and prefill share a step (fold, off: for comparison)")->group("Engine");
@@ -303,6 +305,7 @@ Expected<CommandLine> parse_bench(const std::vector<std::string>& args) {
   app.add_option("--model,--model-path", config.model, "Hugging Face directory or .gguf file")->required()->option_text("PATH");
   add_choice(app, "--load-format", config.dummy_weights, {{"auto", false}, {"dummy", true}}, "dummy: random weights, config.json is enough");
   add_choice(app, "--requantize", config.requantize_dense, {{"none", false}, {"dense=fp8", true}}, "as of serve");
+  add_choice(app, "--kv-cache-dtype", config.kv_format, kv_cache_dtypes(), "as of serve");
   app.add_option("--device", config.device, "auto: a GPU where this build can use one")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--gpu", config.gpu, "which GPU, from 0")->check(CLI::Range(0, 1023))->option_text("N");
   app.add_option("--contexts", config.contexts, "tokens of prompt and answer together (default 1k,8k,32k)")->option_text("N,N");

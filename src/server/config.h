@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/format.h"
 #include "base/status.h"
 #include "output/output_format.h"
 
@@ -43,6 +44,7 @@ struct EngineOptions {
   int64_t max_total_tokens = 0;      // tokens of the full-attention KV pool; 0: what the memory allows
   int32_t cuda_graph_max_bs = 0;     // decode rows of the largest captured step; 0: derived (64)
   CacheType cache_type = CacheType::kRadix;
+  Format kv_format = Format::kBF16;  // --kv-cache-dtype; kF8E4M3: fp8
   MixedChoice mixed = MixedChoice::kSplit;
   MoeStrategy moe_strategy = MoeStrategy::kFused;
   bool overlap = true;
@@ -114,6 +116,7 @@ struct BenchConfig {
   std::string model;
   bool dummy_weights = false;        // --load-format dummy
   bool requantize_dense = false;     // --requantize dense=fp8
+  Format kv_format = Format::kBF16;  // --kv-cache-dtype
   std::string device = "auto";       // auto, cpu, cuda
   int32_t gpu = 0;
   std::string contexts = "1k,8k,32k", batch = "1";

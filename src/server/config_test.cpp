@@ -60,6 +60,7 @@ TEST(Config, defaults) {
   EXPECT_EQ(config.engine.mixed, MixedChoice::kSplit);
   EXPECT_TRUE(config.engine.overlap);
   EXPECT_EQ(config.engine.kv_splits, 0);
+  EXPECT_EQ(config.engine.kv_format, Format::kBF16);
   EXPECT_FALSE(config.engine.has_random_seed);
 }
 
@@ -72,7 +73,8 @@ TEST(Config, every_flag_reaches_its_field) {
        "--max-running-requests", "3", "--max-queued-requests", "4", "--chunked-prefill-size", "5", "--max-seq-len-override",
        "600", "--max-total-tokens", "700", "--cache-type", "naive", "--attention-backend", "cpu", "--mixed", "off",
        "--overlap", "off", "--moe-strategy", "fused", "--debug-staging", "blocking", "--kv-splits", "8",
-       "--load-format", "dummy", "--requantize", "dense=fp8", "--text-model-only", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "none",
+       "--load-format", "dummy", "--requantize", "dense=fp8", "--kv-cache-dtype", "fp8",
+       "--text-model-only", "--tool-call-parser", "qwen3_coder", "--reasoning-parser", "none",
        "--random-seed", "10", "--threads", "11",
        "--request-timeout", "1.5", "--log-level", "debug", "--device", "cpu", "--shutdown-timeout", "2",
        "--health-timeout", "3", "--tokenizer-threads", "2", "--max-connections", "12", "--max-body-bytes", "2048",
@@ -81,6 +83,7 @@ TEST(Config, every_flag_reaches_its_field) {
   EXPECT_EQ(config.model.context_length, 600);
   EXPECT_EQ(config.model.load_format, LoadFormat::kDummy);
   EXPECT_TRUE(config.model.requantize_dense);
+  EXPECT_EQ(config.engine.kv_format, Format::kF8E4M3);
   EXPECT_EQ(config.model.tool_call_parser, ToolFormat::kQwenCoder);
   EXPECT_EQ(config.model.reasoning_parser, ReasoningFormat::kNone);
   EXPECT_EQ(config.http.host, "0.0.0.0");

@@ -130,6 +130,7 @@ def test_server_info_says_what_runs_and_no_secret(guarded):
     assert "secret" not in text
     assert info["state"] == "ok" and info["model"]["layers"] > 0 and info["memory"] and info["kernels"]
     assert info["config"]["max_running_requests"] >= 1 and info["config"]["api_key_file"]
+    assert info["config"]["kv_cache_dtype"] == "bf16"
     assert {path["name"]: path["on"] for path in info["fast_paths"]}["overlap"] is True
     assert info["counters"]["tailrace_engine_ready"] == 1
 
