@@ -72,14 +72,14 @@ GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)
 gpu-programs: $(GPU_PROGRAMS)
 
 $(addprefix $(GPU_BUILD)/bench_,decode extend mixed portable): $(GPU_BUILD)/bench_%: $(GPU_BUILD)/bench_%.o \
-  $(GPU_BUILD)/attention_plan.o $(GPU_BUILD)/attention_decode.o $(GPU_BUILD)/attention_extend_hopper.o $(GPU_BUILD)/device_gpu_code.o
+  $(addprefix $(GPU_BUILD)/,attention_plan.o attention_decode.o attention_decode_fp8.o attention_extend_hopper.o device_gpu_code.o)
 $(GPU_BUILD)/bench_linear: $(addprefix $(GPU_BUILD)/,linear_decode.o linear_wide.o token_ops.o device_gpu_code.o bench_linear.o) \
   $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,gemm_lt.o tensor_map.o)
 $(GPU_BUILD)/bench_experts: $(addprefix $(GPU_BUILD)/,moe_route.o experts_few.o experts_many.o random_fill.o device_gpu_code.o device_gpu_clock.o \
   bench_experts.o experts_speed.o) $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,cuda_experts.o expert_form.o tensor_map.o) $(GPU_BUILD)/plugin/device/cuda/cuda_core.o
 $(GPU_BUILD)/bench_sampler: $(GPU_BUILD)/sampler.o $(GPU_BUILD)/sampler_scan.o $(GPU_BUILD)/device_gpu_code.o $(GPU_BUILD)/bench_sampler.o \
   $(GPU_BUILD)/host_sampler.o $(GPU_BUILD)/host_vocab_ops.o
-$(GPU_BUILD)/bench_portable: $(GPU_BUILD)/attention_portable.o
+$(GPU_BUILD)/bench_portable: $(GPU_BUILD)/attention_portable.o $(GPU_BUILD)/attention_portable_fp8.o
 $(GPU_BUILD)/bench_gated_delta: $(addprefix $(GPU_BUILD)/,gated_delta_decode.o gated_delta_extend.o device_gpu_code.o bench_gated_delta.o)
 $(GPU_BUILD)/bench_fill: $(GPU_BUILD)/random_fill.o $(GPU_BUILD)/bench_fill.o
 $(GPU_BUILD)/bench_device: $(GPU_BUILD)/device_gpu_clock.o $(GPU_BUILD)/device_read_bandwidth.o $(GPU_BUILD)/bench_device.o \
@@ -92,7 +92,7 @@ $(GPU_BUILD)/%.o: bench/cuda/%.cu
 	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 $(GPU_BUILD)/host_%.o: src/sampler/%.cpp
 	@mkdir -p $(GPU_BUILD) && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
-$(addprefix $(GPU_BUILD)/,attention_decode.o attention_extend_hopper.o linear_wide.o experts_many.o gated_delta_decode.o): override GPU_ARCHS := 90a
+$(addprefix $(GPU_BUILD)/,attention_decode.o attention_decode_fp8.o attention_extend_hopper.o linear_wide.o experts_many.o gated_delta_decode.o): override GPU_ARCHS := 90a
 -include $(wildcard $(GPU_BUILD)/*.d)
 
 # The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.

@@ -34,12 +34,12 @@ std::vector<Case> small_cases() {
           {"dim 512", 8, 1, 512, 0, false, {130}}, {"group 16 of 64", 16, 1, 64, 0, true, {130}}};
 }
 
-int run_checks(const std::vector<Case>& cases) {
+int run_checks(const std::vector<Case>& cases, bool fp8) {
   int failed = 0;
   uint64_t seed = std::random_device{}();
   for (const Case& c : cases) {
-    const int resident = decode_ctas(c.dim, c.q_heads / c.kv_heads);
-    AttentionProblem p(c, 1, ++seed);
+    const int resident = (fp8 ? decode_ctas_fp8 : decode_ctas)(c.dim, c.q_heads / c.kv_heads);
+    AttentionProblem p(c, 1, ++seed, fp8);
     auto check = [&](int ctas, int splits, float softcap) {
       DecodeRun decode(p, p.rows, ctas, splits);
       p.out.poison();
@@ -48,7 +48,8 @@ int run_checks(const std::vector<Case>& cases) {
       GPU_CHECK(cudaDeviceSynchronize());
       const double error = p.worst_error(softcap, 0, seed);
       if (!(error < 8e-3)) failed++, std::printf("FAIL ");
-      std::printf("check %-18s ctas %4d splits %d softcap %g: relative error %.2e\n", c.name, ctas, splits, softcap, error);
+      std::printf("check %s%-18s ctas %4d splits %d softcap %g: relative error %.2e\n", fp8 ? "fp8 " : "", c.name, ctas,
+                  splits, softcap, error);
     };
     for (int ctas : {resident, 3, 1}) check(ctas, 0, 0);
     check(resident, 7, 0);  // more than short rows have blocks
@@ -90,14 +91,15 @@ void run_bench() {
       {"qwen3.6 full b1 192k", 16, 2, 256, 0, false, same(1, 196608), 110, 98}, {"qwen3.6 full b8 8k", 16, 2, 256, 0, false, same(8, 8192), 45.3, 36},
       {"qwen3.6 full b64 8k", 16, 2, 256, 0, false, same(64, 8192), 258, 243}, {"gpt-oss ragged 200k+63x1k", 64, 8, 64, 0, true, ragged, 0, 0}};
   std::printf("%-28s %8s %8s %7s %8s %7s %7s %7s\n", "shape", "us", "floor", "GB/s", "% ceil", "peer", "/peer", "goal");
-  for (const Case& c : cases) {
+  const auto bench = [&](const Case& c, bool fp8) {
     double bytes = 0;
-    for (int len : c.lens) bytes += 4.0 * c.kv_heads * c.dim * (c.window > 0 ? std::min(len, c.window) : len);
-    const double pool_bytes = static_cast<double>(AttentionProblem::total_blocks(c)) * c.kv_heads * kv_tile_values(c.dim) * 2;
+    for (int len : c.lens) bytes += (fp8 ? 2.0 : 4.0) * c.kv_heads * c.dim * (c.window > 0 ? std::min(len, c.window) : len);
+    const double pool_bytes =
+        static_cast<double>(AttentionProblem::total_blocks(c)) * c.kv_heads * kv_tile_values(c.dim) * (fp8 ? 1 : 2);
     const int layers = static_cast<int>(std::clamp(256e6 / std::min(pool_bytes, bytes * 1.5) + 1, 2.0, 60.0));
-    if (layers * pool_bytes > 60e9) continue;
-    const int ctas = decode_ctas(c.dim, c.q_heads / c.kv_heads);
-    AttentionProblem p(c, layers, 5);
+    if (layers * pool_bytes > 60e9) return;
+    const int ctas = (fp8 ? decode_ctas_fp8 : decode_ctas)(c.dim, c.q_heads / c.kv_heads);
+    AttentionProblem p(c, layers, 5, fp8);
     DecodeRun decode(p, p.rows, ctas);
     // The plan is made once a step, before the layers; its own time is measured apart and taken off.
     const double plan_us = time_us(20, [&](int, cudaStream_t s) { decode.make_plan(s); });
@@ -106,9 +108,14 @@ void run_bench() {
       decode.run(i, s);
     };
     const double us = time_us(layers, step) - plan_us / layers, again = time_us(layers, step) - plan_us / layers;
-    std::printf("%-28s %8.2f %8.2f %7.0f %7.1f%% %7.1f %7.2f %7.1f  again %.2f plan %.1f\n", c.name, us, floor_us(bytes, gbs),
-                bytes / us / 1000, 100 * bytes / us / 1000 / gbs, c.peer_us, c.peer_us > 0 ? us / c.peer_us : 0, c.goal_us, again,
-                plan_us);
+    const std::string name = std::string(fp8 ? "fp8 " : "") + c.name;
+    const double peer = fp8 ? 0 : c.peer_us, goal = fp8 ? 0 : c.goal_us;  // of bf16
+    std::printf("%-28s %8.2f %8.2f %7.0f %7.1f%% %7.1f %7.2f %7.1f  again %.2f plan %.1f\n", name.c_str(), us,
+                floor_us(bytes, gbs), bytes / us / 1000, 100 * bytes / us / 1000 / gbs, peer, peer > 0 ? us / peer : 0,
+                goal, again, plan_us);
+  };
+  for (const bool fp8 : {false, true}) {
+    for (const Case& c : cases) bench(c, fp8);
   }
 }
 
@@ -117,8 +124,10 @@ void run_bench() {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   int failed = 0;
-  if (what == "check" || what == "all") failed = run_checks(all_cases());
-  if (what == "small") failed = run_checks(small_cases());
+  for (const bool fp8 : {false, true}) {
+    if (what == "check" || what == "all") failed += run_checks(all_cases(), fp8);
+    if (what == "small") failed += run_checks(small_cases(), fp8);
+  }
   if (what == "bench" || what == "all") run_bench();
   std::printf(failed ? "%d checks FAILED\n" : "all checks passed\n", failed);
   return failed ? 1 : 0;

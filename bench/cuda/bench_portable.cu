@@ -1,6 +1,6 @@
 // Attention without Hopper's instructions: correctness against float64 on fresh random inputs, then its time beside
 // the Hopper kernels' where the GPU runs those.
-//   bench_portable [check|bench|all]
+//   bench_portable [check|bench|all]; both from pools of bf16 and of e4m3
 #include <cstring>
 #include <string>
 
@@ -15,9 +15,9 @@ namespace {
 
 using Case = AttentionCase;
 
-int verdict(const char* kind, const Case& c, const std::string& how, double error, double bound, int differ) {
+int verdict(const std::string& kind, const Case& c, const std::string& how, double error, double bound, int differ) {
   const bool good = error < bound && differ == 0;
-  std::printf("%scheck %-7s %-18s %-24s relative error %.2e, %d repeats differ\n", good ? "" : "FAIL ", kind, c.name,
+  std::printf("%scheck %-11s %-18s %-24s relative error %.2e, %d repeats differ\n", good ? "" : "FAIL ", kind.c_str(), c.name,
               how.c_str(), error, differ);
   return good ? 0 : 1;
 }
@@ -38,7 +38,7 @@ int repeats(AttentionProblem& p, const Launch& launch) {
   return differ;
 }
 
-int check_decode() {
+int check_decode(bool fp8) {
   const std::vector<Case> cases = {
       {"gpt-oss 63..65", 64, 8, 64, 0, true, {1, 63, 64, 65, 1000, 128, 127, 129}},
       {"gpt-oss long", 64, 8, 64, 0, true, {9000}},
@@ -57,8 +57,8 @@ int check_decode() {
   int failed = 0;
   uint64_t seed = std::random_device{}();
   for (const Case& c : cases) {
-    AttentionProblem p(c, 1, ++seed);
-    const int resident = portable_decode_ctas(c.dim, c.group());
+    AttentionProblem p(c, 1, ++seed, fp8);
+    const int resident = (fp8 ? portable_decode_ctas_fp8 : portable_decode_ctas)(c.dim, c.group());
     const struct {
       int ctas, splits;
       float softcap;
@@ -67,28 +67,30 @@ int check_decode() {
       DecodeRun decode(p, p.rows, v.ctas, v.splits);
       const int differ = repeats(p, [&] {
         decode.make_plan(nullptr, v.splits);
-        GPU_CHECK(run_decode_portable(decode.params(0, v.softcap), v.ctas, nullptr));
+        GPU_CHECK((fp8 ? run_decode_portable_fp8 : run_decode_portable)(decode.params(0, v.softcap), v.ctas, nullptr));
       });
       char how[64];
       std::snprintf(how, sizeof how, "ctas %d splits %d cap %g", v.ctas, v.splits, v.softcap);
-      failed += verdict("decode", c, how, p.worst_error(v.softcap, 0, seed), 8e-3, differ);
+      failed += verdict(fp8 ? "decode fp8" : "decode", c, how, p.worst_error(v.softcap, 0, seed), 8e-3, differ);
     }
   }
   return failed;
 }
 
-int check_extend() {
+int check_extend(bool fp8) {
   std::vector<Case> cases = extend_cases();
   cases.push_back({"huge pool", 32, 8, 128, 0, false, {700, 1500}, 0, 0, {70, 150}, 40000});
   int failed = 0;
   uint64_t seed = std::random_device{}();
   for (const Case& c : cases) {
-    AttentionProblem p(c, 1, ++seed);
-    GPU_CHECK(prepare_portable_attention(c.dim));
+    AttentionProblem p(c, 1, ++seed, fp8);
+    GPU_CHECK((fp8 ? prepare_portable_attention_fp8 : prepare_portable_attention)(c.dim));
     ExtendRun extend(p, 0, {1, 0}, portable_extend_tile_rows(c.dim));
     for (float softcap : {0.0f, 5.0f}) {
-      const int differ = repeats(p, [&] { GPU_CHECK(run_extend_portable(extend.params(0, softcap), nullptr)); });
-      failed += verdict("extend", c, softcap > 0 ? "cap 5" : "", p.worst_error(softcap, 200, seed), 1e-2, differ);
+      const auto launch = fp8 ? run_extend_portable_fp8 : run_extend_portable;
+      const int differ = repeats(p, [&] { GPU_CHECK(launch(extend.params(0, softcap), nullptr)); });
+      failed += verdict(fp8 ? "extend fp8" : "extend", c, softcap > 0 ? "cap 5" : "", p.worst_error(softcap, 200, seed), 1e-2,
+                        differ);
     }
   }
   return failed;
@@ -101,12 +103,12 @@ bool runs_hopper() {
   return major == 9 && minor == 0;
 }
 
-void bench_decode(const Case& c, bool hopper, double gbs) {
+void bench_decode(const Case& c, bool hopper, double gbs, bool fp8) {
   constexpr int kLayers = 8;
-  AttentionProblem p(c, kLayers, 5);
+  AttentionProblem p(c, kLayers, 5, fp8);
   double bytes = 0;
-  for (int len : c.lens) bytes += 4.0 * c.kv_heads * c.dim * (c.window > 0 ? std::min(len, c.window) : len);
-  DecodeRun portable(p, p.rows, portable_decode_ctas(c.dim, c.group()));
+  for (int len : c.lens) bytes += (fp8 ? 2.0 : 4.0) * c.kv_heads * c.dim * (c.window > 0 ? std::min(len, c.window) : len);
+  DecodeRun portable(p, p.rows, (fp8 ? portable_decode_ctas_fp8 : portable_decode_ctas)(c.dim, c.group()));
   const double plan = time_us(20, [&](int, cudaStream_t s) { portable.make_plan(s); });
   const auto time = [&](DecodeRun& run, auto launch) {
     return time_us(kLayers, [&](int layer, cudaStream_t s) {
@@ -114,27 +116,29 @@ void bench_decode(const Case& c, bool hopper, double gbs) {
       GPU_CHECK(launch(run.params(layer), run.ctas, s));
     }) - plan / kLayers;
   };
-  const double us = time(portable, run_decode_portable);
-  std::printf("decode %-18s %9.1f us %6.0f GB/s, %3.0f %% of a read", c.name, us, bytes / us / 1000,
+  const double us = time(portable, fp8 ? run_decode_portable_fp8 : run_decode_portable);
+  std::printf("decode %s%-18s %9.1f us %6.0f GB/s, %3.0f %% of a read", fp8 ? "fp8 " : "", c.name, us, bytes / us / 1000,
               100 * bytes / us / 1000 / gbs);
   if (hopper) {
-    DecodeRun best(p, p.rows, decode_ctas(c.dim, c.group()));
-    std::printf("; Hopper's kernel %9.1f us", time(best, run_decode));
+    DecodeRun best(p, p.rows, (fp8 ? decode_ctas_fp8 : decode_ctas)(c.dim, c.group()));
+    std::printf("; Hopper's kernel %9.1f us", time(best, fp8 ? run_decode_fp8 : run_decode));
   }
   std::printf("\n");
 }
 
-void bench_extend(const Case& c, bool hopper) {
+void bench_extend(const Case& c, bool hopper, bool fp8) {
   constexpr int kLayers = 3;
-  AttentionProblem p(c, kLayers, 5);
-  GPU_CHECK(prepare_portable_attention(c.dim));
+  AttentionProblem p(c, kLayers, 5, fp8);
+  GPU_CHECK((fp8 ? prepare_portable_attention_fp8 : prepare_portable_attention)(c.dim));
   double pairs = 0;
   for (int t = 0; t < c.q_lens[0]; ++t) pairs += c.window > 0 ? std::min(c.window, c.lens[0] - t) : c.lens[0] - t;
   ExtendRun portable(p, 0, {1, 0}, portable_extend_tile_rows(c.dim));
-  const auto launch = [&](int l, cudaStream_t s) { GPU_CHECK(run_extend_portable(portable.params(l), s)); };
+  const auto run = fp8 ? run_extend_portable_fp8 : run_extend_portable;
+  const auto launch = [&](int l, cudaStream_t s) { GPU_CHECK(run(portable.params(l), s)); };
   const double us = time_us(kLayers, launch, 7);
-  std::printf("extend %-18s %9.1f us %6.0f TFLOP/s", c.name, us, 4.0 * pairs * c.q_heads * c.dim / us / 1e6);
-  if (hopper) {
+  std::printf("extend %s%-18s %9.1f us %6.0f TFLOP/s", fp8 ? "fp8 " : "", c.name, us,
+              4.0 * pairs * c.q_heads * c.dim / us / 1e6);
+  if (hopper && !fp8) {
     ExtendRun best(p);
     std::printf("; Hopper's kernel %9.1f us", time_us(kLayers, [&](int l, cudaStream_t s) { best.run(l, s); }, 7));
   }
@@ -151,13 +155,17 @@ void run_bench() {
                                     {"gpt-oss b64 1k", 64, 8, 64, 0, true, same(64, 1024)},
                                     {"qwen3.6 b8 8k", 16, 2, 256, 0, false, same(8, 8192)},
                                     {"gemma4 512 b8 8k", 16, 2, 512, 0, false, same(8, 8192)}};
-  for (const Case& c : decode) bench_decode(c, hopper, gbs);
+  for (const bool fp8 : {false, true}) {
+    for (const Case& c : decode) bench_decode(c, hopper, gbs, fp8);
+  }
   const std::vector<Case> extend = {{"llama 2k", 32, 8, 128, 0, false, {2048}, 0, 0, {2048}},
                                     {"gpt-oss 2k", 64, 8, 64, 0, true, {2048}, 0, 0, {2048}},
                                     {"gpt-oss w128 2k", 64, 8, 64, 128, true, {2048}, 0, 0, {2048}},
                                     {"qwen3.6 2k", 16, 2, 256, 0, false, {2048}, 0, 0, {2048}},
                                     {"gemma4 512 2k", 16, 2, 512, 0, false, {2048}, 0, 0, {2048}}};
-  for (const Case& c : extend) bench_extend(c, hopper);
+  for (const bool fp8 : {false, true}) {
+    for (const Case& c : extend) bench_extend(c, hopper, fp8);
+  }
 }
 
 }  // namespace
@@ -165,7 +173,9 @@ void run_bench() {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   int failed = 0;
-  if (what != "bench") failed = check_decode() + check_extend();
+  for (const bool fp8 : {false, true}) {
+    if (what != "bench") failed += check_decode(fp8) + check_extend(fp8);
+  }
   if (what != "check") run_bench();
   std::printf(failed ? "%d checks FAILED\n" : "all checks passed\n", failed);
   return failed ? 1 : 0;

@@ -19,9 +19,9 @@ EngineSetup setup_of(const std::string& path, const char* backend, Format format
   return setup;
 }
 
-LogitError error_of(const Golden& golden, const char* backend, Format format) {
+LogitError error_of(const Golden& golden, const EngineSetup& setup) {
   LogitError error;
-  StepDriver driver(setup_of(golden.directory, backend, format));
+  StepDriver driver(setup);
   if (!driver.ok()) return error;
   for (const GoldenPrompt& prompt : golden.prompts) {
     for (size_t i = 0; i < prompt.positions.size(); ++i) {
@@ -38,12 +38,25 @@ TEST(Fp8Kv, how_far_it_is_from_the_stored_values) {
   for (const char* name : {"llama", "qwen3", "gemma3", "gemma4", "gpt_oss_bf16", "qwen3_5"}) {
     const Golden golden = load_golden(name);
     for (const char* backend : {"reference", "cpu"}) {
-      const LogitError error = error_of(golden, backend, Format::kF8E4M3);
+      const LogitError error = error_of(golden, setup_of(golden.directory, backend, Format::kF8E4M3));
       ASSERT_GT(error.count, 0) << name;
       std::printf("    %s, %s: largest error %.3f, mean %.4f of the spread\n", name, backend, error.max, error.mean());
       EXPECT_LT(error.mean(), 0.15) << name;
       EXPECT_GT(error.mean(), 0.002) << name << ": nothing was rounded";
     }
+  }
+}
+
+// Whole prompts by the extend kernel; the mean is the reference's and what bf16 between kernels adds.
+TEST(Fp8Kv, how_far_cuda_is) {
+  for (const char* name : {"llama", "qwen3", "gemma3", "gemma4", "gpt_oss_bf16", "qwen3_5"}) {
+    const Golden golden = load_golden(name);
+    EngineSetup setup = setup_of(golden.directory, "cpu", Format::kF8E4M3);
+    if (const Status none = use_cuda(&setup); !none.ok()) GTEST_SKIP() << none.message();
+    const LogitError error = error_of(golden, setup);
+    ASSERT_GT(error.count, 0) << name;
+    std::printf("    %s, cuda: largest error %.3f, mean %.4f of the spread\n", name, error.max, error.mean());
+    EXPECT_LT(error.mean(), 0.15) << name;
   }
 }
 

@@ -49,7 +49,7 @@ void plan_decode(DecodePlan* plan, const BatchRow* rows, int num_rows, const int
 struct DecodeParams {
   const __nv_bfloat16* q;      // [rows][q_heads][head_dim]
   __nv_bfloat16* out;          // [rows][q_heads][head_dim]
-  const __nv_bfloat16* pool;   // of the layer: tiles [block][kv_head]
+  const void* pool;            // of the layer: tiles [block][kv_head] (kv_layout.h)
   const int32_t* block_table;  // [slots][table_stride]
   int64_t table_stride;
   const BatchRow* rows;
@@ -80,5 +80,10 @@ size_t decode_partial_out_bytes(int head_dim, int max_chunks);
 // kUnsupported shapes are refused at boot by decode_supported.
 bool decode_supported(int head_dim, int q_heads, int kv_heads);
 cudaError_t run_decode(const DecodeParams& params, int ctas, cudaStream_t stream);
+
+// The same from a pool of e4m3.
+int decode_ctas_fp8(int head_dim, int group);
+MixedTuning mixed_defaults_fp8(int head_dim, int group);
+cudaError_t run_decode_fp8(const DecodeParams& params, int ctas, cudaStream_t stream);
 
 }  // namespace tailrace::cuda

@@ -18,7 +18,7 @@ struct ExtendSplit {
 struct ExtendParams {
   const __nv_bfloat16* q;      // [tokens of the step][q_heads][head_dim]
   __nv_bfloat16* out;          // the same
-  const __nv_bfloat16* pool;   // of the layer: tiles [block][kv_head] (kv_layout.h); this step's K and V are in it already
+  const void* pool;            // of the layer: tiles [block][kv_head] (kv_layout.h); this step's K and V are in it already
   const int32_t* block_table;  // [slots][table_stride]
   int64_t table_stride;
   const BatchRow* rows;        // the extend rows

@@ -31,7 +31,7 @@ template <int D, int COUNT>
 __device__ __forceinline__ void load_stages(const ExtendParams& p, int head, int32_t id, int first, char* stages, uint64_t* full,
                                             uint64_t* empty, int& stage, uint32_t& phase) {
   using C = Config<D>;
-  const char* src = reinterpret_cast<const char*>(p.pool + (int64_t{id} * p.kv_heads + head) * kv_tile_values(D));
+  const char* src = static_cast<const char*>(p.pool) + (int64_t{id} * p.kv_heads + head) * kv_tile_values(D) * 2;
 #pragma unroll 1
   for (int part = first; part < first + COUNT; ++part) {
     ptx::mbarrier_wait(empty + stage, phase);

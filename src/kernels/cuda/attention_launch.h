@@ -53,14 +53,16 @@ struct DecodeRun {
                 ctas, splits, tuning, s);
   }
   DecodeParams params(int layer, float softcap = 0) const {
-    return {.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
+    return {.q = p.q.device, .out = p.out.device, .pool = p.layer_pool(layer),
                           .block_table = p.table.device, .table_stride = p.stride, .rows = p.batch.device,
                           .plan = reinterpret_cast<DecodePlan*>(plan.device), .q_heads = p.c.q_heads, .kv_heads = p.c.kv_heads,
                           .head_dim = p.c.dim, .window = p.c.window, .scale = p.scale(), .softcap = softcap,
                           .sinks = p.c.sinks ? p.sinks.device : nullptr, .partial_out = partial_out.device,
                           .partial_ml = partial_ml.device, .done = done.device, .epoch = epoch.device, .launch_index = layer};
   }
-  void run(int layer, cudaStream_t s, float softcap = 0) { GPU_CHECK(run_decode(params(layer, softcap), ctas, s)); }
+  void run(int layer, cudaStream_t s, float softcap = 0) {
+    GPU_CHECK((p.fp8 ? run_decode_fp8 : run_decode)(params(layer, softcap), ctas, s));
+  }
 };
 
 // Rows [first, all) by the extend kernel.
@@ -107,7 +109,7 @@ struct ExtendRun {
   }
 
   ExtendParams params(int layer, float softcap = 0) const {
-    return {.q = p.q.device, .out = p.out.device, .pool = p.pool.device + layer * p.layer_values,
+    return {.q = p.q.device, .out = p.out.device, .pool = p.layer_pool(layer),
                                  .block_table = p.table.device, .table_stride = p.stride, .rows = p.batch.device + first,
                                  .tile_start = tile_start.device, .num_rows = p.rows - first,
                                  .num_tiles = tile_start.host[p.rows - first], .q_heads = p.c.q_heads, .kv_heads = p.c.kv_heads,

@@ -36,8 +36,41 @@ constexpr AttentionPath kPortable{.decode = "own kernel, portable (cp.async, mma
                                   .max_extend_parts = 0,
                                   .run_extend = run_extend_portable};
 
+MixedTuning always_beside_fp8(int head_dim, int group) {
+  return {.decode_ctas = portable_decode_ctas_fp8(head_dim, group), .chunks_per_cta = 2, .beside_tiles = 0};
+}
+
+constexpr AttentionPath portable_fp8() {
+  AttentionPath path = kPortable;
+  path.decode = "own kernel, portable (cp.async, mma.sync), KV in FP8";
+  path.extend = "portable (cp.async, mma.sync), paged, KV in FP8";
+  path.prepare = prepare_portable_attention_fp8;
+  path.decode_ctas = portable_decode_ctas_fp8;
+  path.mixed_defaults = always_beside_fp8;
+  path.run_decode = run_decode_portable_fp8;
+  path.run_extend = run_extend_portable_fp8;
+  return path;
+}
+constexpr AttentionPath kPortableFp8 = portable_fp8();
+
+// wgmma reads its keys and values from shared memory, in one type with the queries: prompts run the portable kernel.
+constexpr AttentionPath hopper_fp8() {
+  AttentionPath path = kPortableFp8;
+  path.decode = "own kernel, bulk copies, KV in FP8";
+  path.extend = "portable (cp.async, mma.sync), paged, KV in FP8: slower than BF16's wgmma";
+  path.supported = decode_supported;
+  path.decode_ctas = decode_ctas_fp8;
+  path.mixed_defaults = mixed_defaults_fp8;
+  path.run_decode = run_decode_fp8;
+  return path;
+}
+constexpr AttentionPath kHopperFp8 = hopper_fp8();
+
 }  // namespace
 
-const AttentionPath& attention_path() { return has_hopper_code() ? kHopper : kPortable; }
+const AttentionPath& attention_path(Format kv_format) {
+  if (kv_format == Format::kF8E4M3) return has_hopper_code() ? kHopperFp8 : kPortableFp8;
+  return has_hopper_code() ? kHopper : kPortable;
+}
 
 }  // namespace tailrace::cuda

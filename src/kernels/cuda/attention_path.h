@@ -23,8 +23,8 @@ struct AttentionPath {
   cudaError_t (*run_extend)(const ExtendParams& params, cudaStream_t stream);
 };
 
-// The path of the current device: by the code that this build has for it, so that Hopper without Hopper's code is
-// served too.
-const AttentionPath& attention_path();
+// The path of the current device, for a KV pool of kBF16 or kF8E4M3: by the code that this build has for it, so that Hopper
+// without Hopper's code is served too.
+const AttentionPath& attention_path(Format kv_format);
 
 }  // namespace tailrace::cuda

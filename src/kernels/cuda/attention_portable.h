@@ -20,4 +20,10 @@ int portable_extend_tile_rows(int head_dim);
 // Tiles are not cut; fails with cudaErrorInvalidValue where the parameters ask for it.
 cudaError_t run_extend_portable(const ExtendParams& params, cudaStream_t stream);
 
+// The same from a pool of e4m3.
+cudaError_t prepare_portable_attention_fp8(int head_dim);
+int portable_decode_ctas_fp8(int head_dim, int group);
+cudaError_t run_decode_portable_fp8(const DecodeParams& params, int ctas, cudaStream_t stream);
+cudaError_t run_extend_portable_fp8(const ExtendParams& params, cudaStream_t stream);
+
 }  // namespace tailrace::cuda

@@ -34,16 +34,19 @@ inline int blocks_of(int len) { return (len + kBlockTokens - 1) / kBlockTokens; 
 
 // Shuffled blocks and slots; `layers` pools side by side so that replays find a cold cache. Block 0 is NaN: what lies before
 // a window points at it, and nobody may read it. In a row's own blocks, tokens that none of its queries sees are the largest
-// bf16, as the block's last user may have left them: their scores overflow, their weight must be 0.
+// value, as the block's last user may have left them: in bf16 their scores overflow, their weight must be 0.
 struct AttentionProblem {
   const AttentionCase& c;
+  bool fp8;  // the pool is e4m3: values are rounded to that before, so that kernels are held to what they read
   int layers, rows, stride;
-  int64_t num_blocks, layer_values;
-  Buffer<__nv_bfloat16> q, out, pool;
+  int64_t num_blocks, layer_bytes;
+  Buffer<__nv_bfloat16> q, out;
+  Buffer<unsigned char> pool;
   Buffer<int32_t> table;
   Buffer<BatchRow> batch;
   Buffer<float> sinks;
   std::vector<int64_t> place;  // of a block in pool.host
+  float of_code[256];          // what each e4m3 is
 
   static int64_t total_blocks(const AttentionCase& c) {
     int64_t n = 1;
@@ -51,15 +54,24 @@ struct AttentionProblem {
     return std::max(n, c.min_blocks);
   }
 
-  AttentionProblem(const AttentionCase& c, int layers, uint64_t seed)
-      : c(c), layers(layers), rows(c.rows()),
+  AttentionProblem(const AttentionCase& c, int layers, uint64_t seed, bool fp8 = false)
+      : c(c), fp8(fp8), layers(layers), rows(c.rows()),
         stride(blocks_of(*std::max_element(c.lens.begin(), c.lens.end())) + 1), num_blocks(total_blocks(c)),
-        layer_values(num_blocks * c.kv_heads * kv_tile_values(padded_dim(c.dim))),
-        q(size_t{1} * c.tokens() * c.q_heads * c.dim), out(q.count), pool(layers * layer_values, false),
+        layer_bytes(num_blocks * block_bytes()),
+        q(size_t{1} * c.tokens() * c.q_heads * c.dim), out(q.count), pool(layers * layer_bytes, false),
         table(size_t{1} * rows * stride), batch(rows), sinks(c.q_heads) {
     fill_normal(q.device, q.count, seed);
-    fill_normal(pool.device, pool.count, seed + 1);
-    for (int l = 0; l < layers; ++l) GPU_CHECK(cudaMemset(pool.device + l * layer_values, 0xff, block_values() * sizeof(pool.host[0])));
+    if (fp8) {
+      fill_normal(reinterpret_cast<__nv_fp8_e4m3*>(pool.device), pool.count, seed + 1);
+    } else {
+      fill_normal(reinterpret_cast<__nv_bfloat16*>(pool.device), pool.count / 2, seed + 1);
+    }
+    for (int l = 0; l < layers; ++l) GPU_CHECK(cudaMemset(pool.device + l * layer_bytes, 0xff, block_bytes()));
+    for (int code = 0; code < 256; ++code) {
+      __nv_fp8_e4m3 value;
+      value.__x = static_cast<__nv_fp8_storage_t>(code);
+      of_code[code] = float(value);
+    }
     std::mt19937_64 random(seed);
     std::vector<int32_t> ids(num_blocks - 1);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i + 1);
@@ -84,15 +96,17 @@ struct AttentionProblem {
   void poison(int row, int block, int begin, int end) {
     if (begin >= end || end - begin == kBlockTokens) return;
     const int64_t id = table.host[size_t{1} * batch.host[row].slot * stride + block];
-    constexpr size_t kToken = 64 * sizeof(__nv_bfloat16);  // bytes of 64 dims
+    const int64_t token = int64_t{64} * value_bytes();  // bytes of 64 dims
     for (int l = 0; l < layers; ++l) {
-      char* at = reinterpret_cast<char*>(pool.device + l * layer_values + id * block_values()) + begin * kToken;
-      const int64_t runs = block_values() / (kBlockTokens * 64);
-      GPU_CHECK(cudaMemset2D(at, kBlockTokens * kToken, 0x7f, (end - begin) * kToken, runs));
+      unsigned char* at = pool.device + l * layer_bytes + id * block_bytes() + begin * token;
+      const int64_t runs = block_bytes() / (kBlockTokens * token);
+      GPU_CHECK(cudaMemset2D(at, kBlockTokens * token, fp8 ? 0x7e : 0x7f, (end - begin) * token, runs));
     }
   }
 
-  int64_t block_values() const { return c.kv_heads * kv_tile_values(padded_dim(c.dim)); }
+  int value_bytes() const { return fp8 ? 1 : 2; }
+  int64_t block_bytes() const { return c.kv_heads * kv_tile_values(padded_dim(c.dim)) * value_bytes(); }
+  void* layer_pool(int layer) const { return pool.device + layer * layer_bytes; }
 
   // Layer 0's blocks that the rows use, to the host one behind the other.
   void download_pool() {
@@ -101,10 +115,9 @@ struct AttentionProblem {
     for (int r = 0; r < rows; ++r) {
       for (int b = c.first_block(r); b < blocks_of(c.lens[r]); ++b) {
         const int64_t id = table.host[size_t{1} * batch.host[r].slot * stride + b], at = static_cast<int64_t>(pool.host.size());
-        place[id] = at / block_values();
-        pool.host.resize(at + block_values());
-        GPU_CHECK(cudaMemcpy(pool.host.data() + at, pool.device + id * block_values(), block_values() * sizeof(pool.host[0]),
-                             cudaMemcpyDeviceToHost));
+        place[id] = at / block_bytes();
+        pool.host.resize(at + block_bytes());
+        GPU_CHECK(cudaMemcpy(pool.host.data() + at, pool.device + id * block_bytes(), block_bytes(), cudaMemcpyDeviceToHost));
       }
     }
   }
@@ -120,12 +133,18 @@ struct AttentionProblem {
     double top = c.sinks ? sinks.host[h] : -INFINITY;
     auto tile = [&](int key) {
       const int64_t block = table.host[size_t{1} * slot * stride + key / kBlockTokens];
-      return pool.host.data() + kv_tile_offset(num_blocks, c.kv_heads, padded_dim(c.dim), 0, place[block], h / c.group());
+      return pool.host.data() + value_bytes() * kv_tile_offset(num_blocks, c.kv_heads, padded_dim(c.dim), 0, place[block],
+                                                               h / c.group());
+    };
+    auto stored = [&](const unsigned char* half, int key, int d) -> double {  // of a tile's keys or values
+      if (fp8) return of_code[half[swizzled_fp8(key % kBlockTokens, d)]];
+      return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(half)[swizzled(key % kBlockTokens, d)]);
     };
     for (int key = low; key <= position; ++key) {
       double s = 0;
+      const unsigned char* k = tile(key);
       for (int d = 0; d < c.dim; ++d) {
-        s += double(__bfloat162float(q.host[at + d])) * __bfloat162float(tile(key)[swizzled(key % kBlockTokens, d)]);
+        s += double(__bfloat162float(q.host[at + d])) * stored(k, key, d);
       }
       s *= 1.0 / std::sqrt(double(c.dim));
       if (softcap > 0) s = softcap * std::tanh(s / softcap);
@@ -135,8 +154,8 @@ struct AttentionProblem {
     for (int key = low; key <= position; ++key) {
       const double w = std::exp(scores[key] - top);
       sum += w;
-      const __nv_bfloat16* v = tile(key) + kBlockTokens * padded_dim(c.dim);
-      for (int d = 0; d < c.dim; ++d) o[d] += w * __bfloat162float(v[swizzled(key % kBlockTokens, d)]);
+      const unsigned char* v = tile(key) + kBlockTokens * padded_dim(c.dim) * value_bytes();
+      for (int d = 0; d < c.dim; ++d) o[d] += w * stored(v, key, d);
     }
     double error = 0, norm = 0;
     for (int d = 0; d < c.dim; ++d) {

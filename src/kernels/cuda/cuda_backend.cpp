@@ -42,7 +42,7 @@ class CudaBackend : public Backend {
   CudaBackend(CudaDevice& device, const BackendOptions& options)
       : device_(device),
         options_(options),
-        attention_((device.make_current(), attention_path())),
+        attention_((device.make_current(), attention_path(options.kv_format))),
         blocks_(options, attention_, device.sm_count()) {}
   ~CudaBackend() override {
     for (Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);

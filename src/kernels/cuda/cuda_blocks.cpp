@@ -129,10 +129,10 @@ bool CudaBlocks::project(CudaProducts::Weights weights, const Norm& norm, float*
   return true;
 }
 
-__nv_bfloat16* CudaBlocks::pool_of(int group, int layer) const {
+void* CudaBlocks::pool_of(int group, int layer) const {
   const KvGroupView& kv = binding_.batch.groups[group];
-  return reinterpret_cast<__nv_bfloat16*>(kv.pool) +
-         kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), layer, 0, 0);
+  const int64_t at = kv_tile_offset(kv.num_blocks, kv.kv_heads, padded_dim(kv.head_dim), layer, 0, 0);
+  return static_cast<std::byte*>(kv.pool) + at * format_traits(kv.format).block_bytes;
 }
 
 void CudaBlocks::run(const AttnInBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
@@ -161,6 +161,7 @@ void CudaBlocks::run(const AttnInBlock& b, const StepShape& step, size_t, cudaSt
                          .head_dim = b.head_dim,
                          .q = scratch_->q,
                          .pool = pool_of(b.group, b.layer),
+                         .fp8 = kv.format == Format::kF8E4M3,
                          .block_table = kv.block_table,
                          .table_stride = kv.table_stride},
                         stream));

@@ -73,7 +73,7 @@ class CudaBlocks {
     return {binding_.targets.rows, step.num_rows, step.num_decode_rows, step.num_tokens};
   }
   // The group's KV of the layer.
-  __nv_bfloat16* pool_of(int group, int layer) const;
+  void* pool_of(int group, int layer) const;
   void normalise(const Norm& norm, int64_t hidden, const StepShape& step, XOrder order, __nv_bfloat16* out,
                  cudaStream_t stream);
   // x = (x + post_norm(W in)) * out_scale: with `in` as it is; out_scale only with a post norm, or null.

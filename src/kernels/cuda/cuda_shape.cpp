@@ -80,7 +80,6 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
   s.limits = limits;
   s.logits_stride = (s.widths.vocab + 3) / 4 * 4;
   if (limits.vocab > kMaxSampledVocab) return refuse("a vocabulary of more than " + std::to_string(kMaxSampledVocab));
-  if (options.kv_format != Format::kBF16) return refuse("keys and values in FP8");
   if (limits.max_rows > kMaxPlanRows) return refuse("more than " + std::to_string(kMaxPlanRows) + " rows");
   const auto count = [&](const Weight& w, ProductOut) {
     const WeightForm form = *form_of(w.format);  // packed_bytes refused what has none

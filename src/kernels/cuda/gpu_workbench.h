@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -44,16 +45,18 @@ struct Buffer {
   void download() { GPU_CHECK(cudaMemcpy(host.data(), device, count * sizeof(T), cudaMemcpyDeviceToHost)); }
 };
 
-// Standard normal bf16 values from a counter hash, made on the device: quick for gigabytes.
-static __global__ void fill_normal_kernel(__nv_bfloat16* out, size_t n, uint64_t seed, float scale) {
+// Standard normal values from a counter hash, rounded to T, made on the device: quick for gigabytes.
+template <typename T>
+static __global__ void fill_normal_kernel(T* out, size_t n, uint64_t seed, float scale) {
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) {
     uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull ^ seed * 0xD1B54A32D192ED03ull;
     x ^= x >> 32, x *= 0xBF58476D1CE4E5B9ull, x ^= x >> 29, x *= 0x94D049BB133111EBull, x ^= x >> 32;
     const float u = (static_cast<uint32_t>(x) + 1.0f) * 2.3283064e-10f, v = static_cast<uint32_t>(x >> 32) * 2.3283064e-10f;
-    out[i] = __float2bfloat16(sqrtf(-2 * __logf(u)) * __cosf(6.2831853f * v) * scale);
+    out[i] = T(sqrtf(-2 * __logf(u)) * __cosf(6.2831853f * v) * scale);
   }
 }
-inline void fill_normal(__nv_bfloat16* out, size_t n, uint64_t seed, float scale = 1.0f) {
+template <typename T>
+void fill_normal(T* out, size_t n, uint64_t seed, float scale = 1.0f) {
   fill_normal_kernel<<<1024, 256>>>(out, n, seed, scale);
   GPU_CHECK(cudaGetLastError());
 }

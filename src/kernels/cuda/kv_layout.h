@@ -1,6 +1,7 @@
 // Where a KV value lies in a CUDA pool: the order in which tensor cores read it, so that one bulk copy brings a tile.
-//   [layer][block][kv_head][K|V][dim / 64][token of the block][dim % 64] bf16
-// with the eight 16-byte chunks of a token's 64 dims XOR-ed by (token % 8): the 128-byte swizzle of shared memory, stored.
+//   [layer][block][kv_head][K|V][dim / 64][token of the block][dim % 64] bf16 or e4m3
+// In bf16 the eight 16-byte chunks of a token's 64 dims are XOR-ed by (token % 8), in e4m3 the four of them by
+// (token / 2 % 4): the 128- and 64-byte swizzles of shared memory, stored.
 // K and V of one (block, head) are one contiguous run of 2 * 64 * padded_dim values.
 #pragma once
 
@@ -36,6 +37,11 @@ TAILRACE_HD int64_t kv_tile_values(int dim) { return int64_t{2} * kBlockTokens *
 // Offset of dim d of token t within the K (or V) half of a tile.
 TAILRACE_HD int swizzled(int t, int d) {
   return ((d >> 6) * kBlockTokens + t) * 64 + (((((d & 63) >> 3) ^ (t & 7)) << 3) | (d & 7));
+}
+
+// The same in e4m3.
+TAILRACE_HD int swizzled_fp8(int t, int d) {
+  return ((d >> 6) * kBlockTokens + t) * 64 + (((((d & 63) >> 4) ^ ((t >> 1) & 3)) << 4) | (d & 15));
 }
 
 // Offset of the tile of (layer, block, head) in its pool; 64-bit throughout.

@@ -1,6 +1,7 @@
 #include "kernels/cuda/token_ops.h"
 
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
@@ -270,12 +271,18 @@ norm_last_kernel(StepRows rows, const float* x, int hidden, const float* weight,
 
 constexpr int kMaxHeadDim = 512;
 
-// What the pool keeps of two values: NaN becomes 0, all else the nearest finite bf16. Attention gives a key that a row does
-// not see the weight 0, and 0 times NaN would be NaN for whoever has the block next.
-__device__ __forceinline__ uint32_t pack_finite(float low, float high) {
-  constexpr float kMost = 3.3895314e38f;  // of bf16
+// What the pool keeps of two values: NaN becomes 0, all else the nearest finite bf16 or e4m3. Attention gives a key that a
+// row does not see the weight 0, and 0 times NaN would be NaN for whoever has the block next.
+template <typename Pool>
+__device__ __forceinline__ void store_finite(Pool* at, float low, float high) {
+  constexpr bool kFp8 = sizeof(Pool) == 1;
+  constexpr float kMost = kFp8 ? 448.0f : 3.3895314e38f;
   const auto finite = [](float v) { return isnan(v) ? 0.0f : fminf(fmaxf(v, -kMost), kMost); };
-  return ptx::pack_bf16(finite(low), finite(high));
+  if constexpr (kFp8) {
+    *reinterpret_cast<uint16_t*>(at) = __nv_cvt_float2_to_fp8x2({finite(low), finite(high)}, __NV_SATFINITE, __NV_E4M3);
+  } else {
+    *reinterpret_cast<uint32_t*>(at) = ptx::pack_bf16(finite(low), finite(high));
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __grid_constant__ QkvParams p) {
@@ -328,10 +335,15 @@ __global__ void __launch_bounds__(kThreads) qkv_kernel(StepRows rows, const __gr
   }
   const int padded = padded_dim(dim);
   const int64_t block = p.block_table[row.slot * p.table_stride + position / kBlockTokens];
-  __nv_bfloat16* tile = p.pool + (block * p.kv_heads + h) * kv_tile_values(padded) + (is_v ? kBlockTokens * padded : 0);
-  for (int d = lane * 2; d < dim; d += 64) {
-    *reinterpret_cast<uint32_t*>(tile + swizzled(position % kBlockTokens, d)) = pack_finite(v[d], v[d + 1]);
+  const int64_t tile = (block * p.kv_heads + h) * kv_tile_values(padded) + (is_v ? kBlockTokens * padded : 0);
+  const int token = position % kBlockTokens;
+  if (p.fp8) {
+    uint8_t* to = static_cast<uint8_t*>(p.pool) + tile;
+    for (int d = lane * 2; d < dim; d += 64) store_finite(to + swizzled_fp8(token, d), v[d], v[d + 1]);
+    return;
   }
+  __nv_bfloat16* to = static_cast<__nv_bfloat16*>(p.pool) + tile;
+  for (int d = lane * 2; d < dim; d += 64) store_finite(to + swizzled(token, d), v[d], v[d + 1]);
 }
 
 // ---- Elementwise -------------------------------------------------------------------------------------------------

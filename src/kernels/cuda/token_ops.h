@@ -84,7 +84,8 @@ struct QkvParams {
   float rope_scale;
   int q_heads, kv_heads, head_dim;
   __nv_bfloat16* q;          // [tokens][q_heads][head_dim]
-  __nv_bfloat16* pool;       // of the layer (kv_layout.h)
+  void* pool;                // of the layer (kv_layout.h)
+  bool fp8;                  // it holds e4m3, else bf16
   const int32_t* block_table;
   int64_t table_stride;
 };
