@@ -72,7 +72,8 @@ GPU_PROGRAMS := $(GPU_BUILD)/bench_decode $(GPU_BUILD)/bench_extend $(GPU_BUILD)
 gpu-programs: $(GPU_PROGRAMS)
 
 $(addprefix $(GPU_BUILD)/bench_,decode extend mixed portable): $(GPU_BUILD)/bench_%: $(GPU_BUILD)/bench_%.o \
-  $(addprefix $(GPU_BUILD)/,attention_plan.o attention_decode.o attention_decode_fp8.o attention_extend_hopper.o device_gpu_code.o)
+  $(addprefix $(GPU_BUILD)/,attention_plan.o attention_decode.o attention_decode_fp8.o attention_extend_hopper.o \
+    attention_extend_hopper_fp8.o device_gpu_code.o)
 $(GPU_BUILD)/bench_linear: $(addprefix $(GPU_BUILD)/,linear_decode.o linear_wide.o token_ops.o device_gpu_code.o bench_linear.o) \
   $(addprefix $(GPU_BUILD)/plugin/kernels/cuda/,gemm_lt.o tensor_map.o)
 $(GPU_BUILD)/bench_experts: $(addprefix $(GPU_BUILD)/,moe_route.o experts_few.o experts_many.o random_fill.o device_gpu_code.o device_gpu_clock.o \
@@ -92,7 +93,8 @@ $(GPU_BUILD)/%.o: bench/cuda/%.cu
 	@mkdir -p $(GPU_BUILD) && $(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.o=.d) -c $< -o $@
 $(GPU_BUILD)/host_%.o: src/sampler/%.cpp
 	@mkdir -p $(GPU_BUILD) && $(CXX) -std=c++20 -O3 -Isrc -MD -MF $(@:.o=.d) -c $< -o $@
-$(addprefix $(GPU_BUILD)/,attention_decode.o attention_decode_fp8.o attention_extend_hopper.o linear_wide.o experts_many.o gated_delta_decode.o): override GPU_ARCHS := 90a
+$(addprefix $(GPU_BUILD)/,attention_decode.o attention_decode_fp8.o attention_extend_hopper.o \
+  attention_extend_hopper_fp8.o linear_wide.o experts_many.o gated_delta_decode.o): override GPU_ARCHS := 90a
 -include $(wildcard $(GPU_BUILD)/*.d)
 
 # The CUDA backend as the binary loads it: every kernel and what of the host's code it needs, hidden but for one symbol.

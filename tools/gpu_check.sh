@@ -108,6 +108,9 @@ else
   for kernel in decode extend experts gated_delta linear sampler; do
     run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small
   done
+  for kernel in decode extend; do
+    run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small-fp8
+  done
   contracts "${steps[@]}" --prompts 8 --prompt-len 2000
   run ./tailrace_ids "${steps[@]}" --idle-table
 fi

@@ -1,5 +1,5 @@
 // Extend attention: correctness against float64 on fresh random inputs, then TARGETS' table: us, TFLOP/s, ratio to FlashInfer.
-//   bench_extend [check|bench|sweep|all]
+//   bench_extend [check|bench|sweep|small|small-fp8|all]; check and bench from pools of bf16 and of e4m3
 #include <cstring>
 #include <string>
 
@@ -28,11 +28,11 @@ std::vector<Case> small_cases() {
           {"dim 256", 8, 1, 256, 100, false, {200}, 0, 0, {20}}, {"dim 512", 8, 1, 512, 0, false, {200}, 0, 0, {20}}};
 }
 
-int run_checks(const std::vector<Case>& cases) {
+int run_checks(const std::vector<Case>& cases, bool fp8) {
   int failed = 0;
   uint64_t seed = std::random_device{}();
   for (const Case& c : cases) {
-    AttentionProblem p(c, 1, ++seed);
+    AttentionProblem p(c, 1, ++seed, fp8);
     // 8: more than short tiles have blocks; from 5: some tiles stay whole.
     for (const ExtendSplit& split : {ExtendSplit{1, 0}, {2, 0}, {3, 5}, {8, 0}}) {
       ExtendRun extend(p, 0, {split.parts, std::min(split.from, ExtendRun(p, 0, {1, 0}).tiles())});
@@ -48,8 +48,8 @@ int run_checks(const std::vector<Case>& cases) {
       }
       const double error = p.worst_error(softcap, 300, seed);
       if (!(error < 1e-2) || differ > 0) failed++, std::printf("FAIL ");
-      std::printf("check %-18s parts %d from %d softcap %g: relative error %.2e, %d repeats differ\n", c.name, split.parts, split.from,
-                  softcap, error, differ);
+      std::printf("check %s%-18s parts %d from %d softcap %g: relative error %.2e, %d repeats differ\n", fp8 ? "fp8 " : "",
+                  c.name, split.parts, split.from, softcap, error, differ);
     }
   }
   return failed;
@@ -62,7 +62,7 @@ struct Shape {
   double peer[4];  // FlashInfer: 2048 over 0, 2048 over 8k, 8192 over 0, 512 over 8k
 };
 
-void run_bench() {
+void run_bench(bool fp8) {
   const Shape shapes[] = {{"gpt-oss full", 64, 8, 64, 0, true, {181, 1236, 2150, 280}},
                           {"gpt-oss window 128", 64, 8, 64, 128, true, {45, 45, 167, 13}},
                           {"gemma4 full", 16, 2, 512, 0, false, {537, 3695, 6639, 850}},
@@ -74,7 +74,7 @@ void run_bench() {
   for (const Shape& s : shapes) {
     for (int i = 0; i < 4; ++i) {
       const Case c{s.name, s.q_heads, s.kv_heads, s.dim, s.window, s.sinks, {chunks[i] + prefixes[i]}, s.peer[i], 0, {chunks[i]}};
-      AttentionProblem p(c, 4, 7);
+      AttentionProblem p(c, 4, 7, fp8);
       ExtendRun extend(p);
       double pairs = 0;
       for (int t = 0; t < chunks[i]; ++t) {
@@ -83,7 +83,8 @@ void run_bench() {
       }
       const double flop = 4.0 * pairs * s.q_heads * s.dim;
       const double us = time_us(4, [&](int l, cudaStream_t stream) { extend.run(l, stream); }, 7);
-      std::printf("%-20s %5d over %-4d %6d %9.1f %9.0f %8.0f %8.2f\n", s.name, chunks[i], prefixes[i], extend.split.parts, us,
+      std::printf("%s%-20s %5d over %-4d %6d %9.1f %9.0f %8.0f %8.2f\n", fp8 ? "fp8 " : "", s.name, chunks[i], prefixes[i],
+                  extend.split.parts, us,
                   flop / us / 1e6, s.peer[i], s.peer[i] > 0 ? us / s.peer[i] : 0);
     }
   }
@@ -114,9 +115,11 @@ void run_sweep() {
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
   int failed = 0;
-  if (what == "check" || what == "all") failed = run_checks(all_cases());
-  if (what == "small") failed = run_checks(small_cases());
-  if (what == "bench" || what == "all") run_bench();
+  for (const bool fp8 : {false, true}) {
+    if (what == "check" || what == "all") failed += run_checks(all_cases(), fp8);
+    if (what == (fp8 ? "small-fp8" : "small")) failed += run_checks(small_cases(), fp8);
+    if (what == "bench" || what == "all") run_bench(fp8);
+  }
   if (what == "sweep") run_sweep();
   std::printf(failed ? "%d checks FAILED\n" : "all checks passed\n", failed);
   return failed ? 1 : 0;

@@ -138,7 +138,7 @@ void bench_extend(const Case& c, bool hopper, bool fp8) {
   const double us = time_us(kLayers, launch, 7);
   std::printf("extend %s%-18s %9.1f us %6.0f TFLOP/s", fp8 ? "fp8 " : "", c.name, us,
               4.0 * pairs * c.q_heads * c.dim / us / 1e6);
-  if (hopper && !fp8) {
+  if (hopper) {
     ExtendRun best(p);
     std::printf("; Hopper's kernel %9.1f us", time_us(kLayers, [&](int l, cudaStream_t s) { best.run(l, s); }, 7));
   }

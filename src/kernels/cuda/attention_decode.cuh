@@ -587,7 +587,8 @@ MixedTuning mixed_of(int head_dim, int group) {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   const int dim = padded_dim(head_dim), resident = ctas_of<FP8>(head_dim, group);
-  return {.decode_ctas = std::min(resident, dim == 64 ? sms : sms / 2), .chunks_per_cta = 2,
+  const bool shares_sms = dim == 64 && !FP8;  // with extend's CTAs
+  return {.decode_ctas = std::min(resident, shares_sms ? sms : sms / 2), .chunks_per_cta = 2,
           .beside_tiles = dim == 128 ? sms : 0};
 }
 

@@ -50,4 +50,9 @@ size_t extend_partial_bytes(int head_dim, int parts);
 cudaError_t prepare_extend(int head_dim);
 cudaError_t run_extend_hopper(const ExtendParams& params, cudaStream_t stream);
 
+// The same from a pool of e4m3.
+ExtendSplit extend_split_fp8(int head_dim, int tiles, int64_t kv_tiles, int window, int sms, bool beside_decode);
+cudaError_t prepare_extend_fp8(int head_dim);
+cudaError_t run_extend_hopper_fp8(const ExtendParams& params, cudaStream_t stream);
+
 }  // namespace tailrace::cuda

@@ -7,7 +7,8 @@
 
 namespace tailrace::cuda::extend {
 
-template <int D>
+// FP8: of a pool of e4m3. The functions below need what both have in common.
+template <int D, bool FP8 = false>
 struct Config {
   static constexpr bool kSplitDims = D > 256;              // the groups share rows and split the output dims
   static constexpr int kRows = kSplitDims ? 64 : 128;
@@ -15,11 +16,14 @@ struct Config {
   static constexpr int kPartDims = D > 256 ? 256 : D;      // a ring stage: this many dims of a tile's K or V
   static constexpr int kParts = D / kPartDims;
   static constexpr int kStageBytes = kBlockTokens * kPartDims * 2;
-  static constexpr int kMinCtas = D == 64 ? 2 : 1;         // of an SM
-  static constexpr int kStages = D == 64 ? 12 : D == 128 ? 8 : 5;
+  static constexpr int kMinCtas = D == 64 && !FP8 ? 2 : 1;  // of an SM
+  static constexpr int kStages = FP8 ? (D > 128 ? 4 : 8) : D == 64 ? 12 : D == 128 ? 8 : 5;
+  static constexpr int kCodeBytes = kBlockTokens * kPartDims;  // a part in e4m3, before it becomes a stage
+  static constexpr int kCodeStages = !FP8 ? 0 : D > 128 ? 2 : 4;
   static constexpr bool kQueryInRegisters = D <= 128;
   static constexpr int kQueryBytes = kRows * D * 2;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kQueryBytes + 2 * kStages * 8 + 16;
+  static constexpr int kSharedBytes =
+      kStages * kStageBytes + kQueryBytes + kCodeStages * (kCodeBytes + 8) + 2 * kStages * 8 + 16;
   static constexpr int kConsumers = 256;
   static constexpr int kPartialBytes = (kOutDims / 8 + 1) * 128 * sizeof(float4);  // of a group: o, then (m, l) of two rows
   // With two CTAs an SM their four warp groups take all registers; a thread of each then loads, besides its own work.

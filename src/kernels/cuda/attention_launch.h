@@ -91,7 +91,7 @@ struct ExtendRun {
   ExtendSplit chosen(bool beside_decode) const {
     int sms = 0;
     GPU_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
-    return extend_split(p.c.dim, tiles(), kv_tiles(), p.c.window, sms, beside_decode);
+    return (p.fp8 ? extend_split_fp8 : extend_split)(p.c.dim, tiles(), kv_tiles(), p.c.window, sms, beside_decode);
   }
   int tiles() const {
     int n = 0;
@@ -117,7 +117,9 @@ struct ExtendRun {
                                  .sinks = p.c.sinks ? p.sinks.device : nullptr, .split = split, .partial = partial.device,
                                  .arrivals = arrivals.device};
   }
-  void run(int layer, cudaStream_t s, float softcap = 0) { GPU_CHECK(run_extend_hopper(params(layer, softcap), s)); }
+  void run(int layer, cudaStream_t s, float softcap = 0) {
+    GPU_CHECK((p.fp8 ? run_extend_hopper_fp8 : run_extend_hopper)(params(layer, softcap), s));
+  }
 };
 
 }  // namespace tailrace::cuda::workbench

@@ -53,15 +53,17 @@ constexpr AttentionPath portable_fp8() {
 }
 constexpr AttentionPath kPortableFp8 = portable_fp8();
 
-// wgmma reads its keys and values from shared memory, in one type with the queries: prompts run the portable kernel.
 constexpr AttentionPath hopper_fp8() {
-  AttentionPath path = kPortableFp8;
+  AttentionPath path = kHopper;
   path.decode = "own kernel, bulk copies, KV in FP8";
-  path.extend = "portable (cp.async, mma.sync), paged, KV in FP8: slower than BF16's wgmma";
-  path.supported = decode_supported;
+  path.extend = "wgmma, paged, KV from FP8 made BF16 on the way";
+  path.tuned = false;
+  path.prepare = prepare_extend_fp8;
   path.decode_ctas = decode_ctas_fp8;
   path.mixed_defaults = mixed_defaults_fp8;
   path.run_decode = run_decode_fp8;
+  path.extend_split = extend_split_fp8;
+  path.run_extend = run_extend_hopper_fp8;
   return path;
 }
 constexpr AttentionPath kHopperFp8 = hopper_fp8();
