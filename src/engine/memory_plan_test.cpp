@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/step_bytes.h"
 #include "engine/step_trace.h"
+#include "kernels/block_widths.h"
 #include "model/model.h"
 
 namespace tailrace {
@@ -36,6 +38,10 @@ class NoExperts : public NoBackend {
       return fail(StatusCode::kUnsupported, "tensor " + tensor.name + ": no experts here");
     return NoBackend::packed_bytes(tensor);
   }
+};
+
+class JoinsShared : public NoBackend {
+  bool joins_shared_expert(int64_t experts, int top_k) const override { return experts <= 256 && top_k <= 8; }
 };
 
 Model two_groups() {
@@ -91,6 +97,31 @@ TEST(Qwen35, the_bundled_configuration_has_the_published_size_and_its_states) {
   EXPECT_EQ(model->states.num_layers, 30);
   EXPECT_NEAR(static_cast<double>(model->states.bytes()), 62.9e6 + 2.9e6, 1e5);
   EXPECT_EQ(model->blocks.size(), 1 + 30 * 2 + 10 * 4 + 1u);
+}
+
+// The mixed checkpoint's shared expert has its experts' format and shape, so has the FP8 one's: a backend that takes it
+// as one of them gets it so in every layer, and reads the same bytes.
+TEST(Qwen35, the_shared_expert_is_the_last_of_the_experts_where_the_backend_takes_it) {
+  for (const char* name : {"qwen3.6-35b-a3b", "qwen3.6-35b-a3b-fp8"}) {
+    SCOPED_TRACE(name);
+    size_t beside_bytes = 0, joined_bytes = 0;
+    const auto beside = describe(name, NoBackend(), &beside_bytes);
+    const auto joined = describe(name, JoinsShared(), &joined_bytes);
+    ASSERT_TRUE(beside.has_value() && joined.has_value());
+    EXPECT_NEAR(static_cast<double>(joined_bytes) / static_cast<double>(beside_bytes), 1, 1e-4);
+    EXPECT_EQ(step_bytes(*joined).step(4, 100), step_bytes(*beside).step(4, 100));
+    int mixtures = 0;
+    for (size_t i = 0; i < joined->blocks.size(); ++i) {
+      const auto* moe = std::get_if<MoeBlock>(&joined->blocks[i]);
+      if (moe == nullptr) continue;
+      ++mixtures;
+      EXPECT_TRUE(moe->shared_last() && check_moe(*moe).ok());
+      EXPECT_EQ(moe->gate.count, 257);
+      const auto& other = std::get<MoeBlock>(beside->blocks[i]);
+      EXPECT_TRUE(other.dense.present() && !other.shared_last() && check_moe(other).ok());
+    }
+    EXPECT_EQ(mixtures, 40);
+  }
 }
 
 // Backends size scratch by what is there, which a description must tell without memory of its own.

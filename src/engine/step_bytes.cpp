@@ -25,8 +25,9 @@ void count(const LayerBlock& block, StepBytes& bytes) {
     add({&mlp->gate, &mlp->up, &mlp->down});
   } else if (const auto* moe = std::get_if<MoeBlock>(&block)) {
     add({&moe->router, &moe->dense.gate, &moe->dense.up, &moe->dense.down, &moe->dense.share});
-    bytes.mixtures.push_back({.expert_bytes = bytes_of(moe->gate.first) + bytes_of(moe->up.first) +
-                                              bytes_of(moe->down.first),
+    const int64_t expert_bytes = bytes_of(moe->gate.first) + bytes_of(moe->up.first) + bytes_of(moe->down.first);
+    if (moe->shared_last()) bytes.weights += expert_bytes;
+    bytes.mixtures.push_back({.expert_bytes = expert_bytes,
                               .experts = static_cast<int32_t>(moe->router.rows),
                               .top_k = moe->top_k});
   } else if (const auto* head = std::get_if<HeadBlock>(&block)) {

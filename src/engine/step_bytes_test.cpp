@@ -50,6 +50,16 @@ TEST(StepBytes, counts_what_a_step_reads) {
     }
   }
   EXPECT_EQ(step_ops(model, 1, 4).size(), 1u + 3 + 4 + 3 + 1);
+
+  // A shared expert is read by every step, wherever it lies.
+  MoeBlock& mixture = std::get<MoeBlock>(model.blocks[model.blocks.size() - 2]);
+  mixture.dense.share = bf16(1, 64);
+  mixture.gate.count = mixture.up.count = mixture.down.count = 9;
+  ASSERT_TRUE(mixture.shared_last());
+  EXPECT_EQ(step_bytes(model).weights, bytes.weights + 2 * 64 + 3456);
+  double total = 0;
+  for (const StepOp& op : step_ops(model, 2, 100)) total += op.bytes;
+  EXPECT_DOUBLE_EQ(total, bytes.step(2, 100) + 2 * 64 + 3456);
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ class Ops {
     }
     ops_.push_back({"experts: route", Kind::kRoute, weight_bytes(b.router) + weight_bytes(b.dense.share)});
     const StepBytes::Mixture mixture{.experts = static_cast<int32_t>(b.router.rows), .top_k = b.top_k};
-    const double taken = StepBytes::distinct_experts(mixture, rows_);
+    const double taken = StepBytes::distinct_experts(mixture, rows_) + (b.shared_last() ? 1 : 0);
     ops_.push_back({"experts: gate|up", Kind::kExperts, taken * (weight_bytes(b.gate.first) + weight_bytes(b.up.first))});
     ops_.push_back({"experts: down", Kind::kExperts, taken * weight_bytes(b.down.first)});
   }

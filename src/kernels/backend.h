@@ -84,6 +84,10 @@ class Backend {
     return false;
   }
 
+  // Whether a mixture of so many routed experts may have its shared expert behind them (MoeBlock::shared_last), where
+  // all its matrices have their format and shape; else it is a branch beside them.
+  virtual bool joins_shared_expert(int64_t experts, int top_k) const { return false; }
+
   // Scratch that forward needs at `limits` (activations, decode partials, logits): a ledger line, claimed by the caller.
   // The error says what of blocks or limits cannot be served: asked before weights are loaded, where prepare is too late.
   virtual Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const = 0;

@@ -18,7 +18,7 @@ struct BlockWidths {
   int64_t vocab = 0;         // rows of the head
   int64_t head_dim = 0, q_heads = 0, kv_heads = 0, gqa_ratio = 1;
   int64_t max_cols = 0;      // widest input of any weight
-  int64_t experts = 0, top_k = 0, expert_rows = 0;  // of a mixture's router, and rows of an expert's gate
+  int64_t experts = 0, taken = 0, expert_rows = 0;  // of a mixture and of its tokens; rows of an expert's gate
   int64_t gate = 0;                                 // values of a token's attention gates
   int64_t delta_channels = 0, delta_values = 0, delta_heads = 0;  // of a recurrent layer: q, k and v; v alone; v-heads
 };
@@ -50,8 +50,8 @@ inline BlockWidths block_widths(const BlockList& blocks) {
     } else if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       grow(w.hidden, moe->gate.first.cols);
       grow(w.expert_rows, moe->gate.first.rows);
-      grow(w.experts, moe->router.rows);
-      grow(w.top_k, moe->top_k);
+      grow(w.experts, moe->num_experts());
+      grow(w.taken, moe->taken());
       grow(w.intermediate, moe->dense.gate.rows);
     } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
       grow(w.hidden, head->head.cols);
@@ -64,23 +64,29 @@ inline BlockWidths block_widths(const BlockList& blocks) {
 
 // Whether the parts of a mixture of experts fit together.
 inline Status check_moe(const MoeBlock& moe) {
-  const int64_t experts = moe.router.rows, hidden = moe.router.cols, rows = moe.gate.first.rows;
+  const int64_t experts = moe.num_experts(), hidden = moe.router.cols, rows = moe.gate.first.rows;
   if (moe.gate.count != experts || moe.up.count != experts || moe.down.count != experts) {
-    return invalid("moe: the router and the matrices differ in their number of experts");
+    return invalid("moe: the router, with a shared expert, and the matrices differ in their number of experts");
   }
-  if (moe.top_k <= 0 || moe.top_k > experts) return invalid("moe: top_k must be from 1 to the number of experts");
+  if (moe.top_k <= 0 || moe.top_k > moe.router.rows) {
+    return invalid("moe: top_k must be from 1 to the number of experts");
+  }
   if (moe.gate.first.cols != hidden || moe.up.first.cols != hidden || moe.up.first.rows != rows ||
       moe.down.first.cols != rows || moe.down.first.rows != hidden) {
     return invalid("moe: the experts' matrices do not fit together");
   }
   const DenseBranch& dense = moe.dense;
+  if (dense.share.rows > 1 || (dense.share.rows == 1 && dense.share.cols != hidden)) {
+    return invalid("moe: a branch's share is one row of the hidden size");
+  }
+  if (moe.shared_last() && (moe.experts_post_norm.weight != nullptr || dense.norm.weight != nullptr ||
+                            dense.post_norm.weight != nullptr)) {
+    return invalid("moe: a shared expert among the others has no norms of its own, nor have they");
+  }
   if (!dense.present()) return {};
   if (dense.gate.cols != hidden || dense.up.cols != hidden || dense.up.rows != dense.gate.rows ||
       dense.down.cols != dense.gate.rows || dense.down.rows != hidden) {
     return invalid("moe: the matrices of the branch beside the experts do not fit together");
-  }
-  if (dense.share.rows > 1 || (dense.share.rows == 1 && dense.share.cols != hidden)) {
-    return invalid("moe: a branch's share is one row of the hidden size");
   }
   if (dense.activation == Activation::kClampedSwiglu) return invalid("moe: only experts have a clamped activation");
   return {};

@@ -29,7 +29,8 @@ struct ClampedSwiglu {
   float limit = 7.0f;
 };
 
-// A gated MLP beside a mixture's experts: Gemma 4's dense one, Qwen3.6's shared expert. None where gate has no rows.
+// A gated MLP beside a mixture's experts: Gemma 4's dense one, Qwen3.6's shared expert. None where gate has no rows; a
+// share is then the last expert's (MoeBlock::shared_last).
 struct DenseBranch {
   Norm norm;                // of x; null: the experts' n
   Weight gate, up, down;    // [rows, hidden] twice, [hidden, rows]
@@ -43,7 +44,9 @@ struct DenseBranch {
 // n = norm(x); r = router n, or router router_norm(x). Chosen are the top_k largest of r, ties to the lower id, each
 // with its share w of a softmax over the chosen, times expert_scale. e = experts_post_norm(sum over the chosen e, largest
 // first, of w_e (down_e act(gate_e n, up_e n))). d = sigmoid(share n) post_norm(down act(gate m, up m)), m the branch's
-// norm of x or n. x = (x + post_norm(e + d)) * out_scale. Products add biases.
+// norm of x or n. x = (x + post_norm(e + d)) * out_scale. Products add biases. Where the shared expert lies behind the
+// others, as one more matrix of gate, up and down that the router does not know, d = sigmoid(share n) times what that
+// expert gives of n.
 struct MoeBlock {
   Norm norm;
   Norm router_norm;                     // null: n
@@ -58,9 +61,15 @@ struct MoeBlock {
   Norm post_norm;                       // null: none
   const float* out_scale = nullptr;     // [1], or null: 1
 
-  // Whether x += the experts' sum is all.
+  // Whether the last expert is the shared one, taken by every token.
+  bool shared_last() const { return !dense.present() && dense.share.rows > 0; }
+  // Experts that a token takes, and matrices that there are: the shared one's among them.
+  int taken() const { return top_k + (shared_last() ? 1 : 0); }
+  int64_t num_experts() const { return router.rows + (shared_last() ? 1 : 0); }
+
+  // Whether x += the routed experts' sum is all.
   bool plain() const {
-    return !dense.present() && experts_post_norm.weight == nullptr && post_norm.weight == nullptr &&
+    return !dense.present() && !shared_last() && experts_post_norm.weight == nullptr && post_norm.weight == nullptr &&
            out_scale == nullptr;
   }
 };

@@ -13,9 +13,6 @@ using Kind = TensorFault::Kind;
 std::string prefix_of(const ModelConfig& config, int32_t layer) {
   return "model.layers." + std::to_string(layer) + "." + config.experts_name + ".";
 }
-const char* own_name(ExpertPart part) {
-  return part == ExpertPart::kGate ? "gate_proj" : part == ExpertPart::kUp ? "up_proj" : "down_proj";
-}
 
 bool must_be_mxfp4(const ModelConfig& config, const std::string& module) {
   return config.quantization.mxfp4 && !is_exempt(config.quantization, module);
@@ -53,9 +50,9 @@ void share_rows(const ModelConfig& config, ExpertPart part, ExpertSource* out) {
 // Every expert's own tensors, all of one format.
 void find_each(TensorFinder& finder, const ModelConfig& config, const std::string& prefix, ExpertPart part,
                ExpertSource* out) {
-  if (config.expert_bias) return finder.add_fault(Kind::kMissing, prefix + own_name(part) + ".bias");
+  if (config.expert_bias) return finder.add_fault(Kind::kMissing, prefix + projection_name(part) + ".bias");
   for (int64_t e = 0; e < out->experts && finder.ok(); ++e) {
-    const std::string name = prefix + std::to_string(e) + "." + own_name(part) + ".weight";
+    const std::string name = prefix + std::to_string(e) + "." + projection_name(part) + ".weight";
     out->each.push_back(find_matrix(finder, config.quantization, name, out->rows, out->cols));
     const MatrixSource &matrix = out->each.back(), &first = out->each[0];
     if (matrix.format == first.format && matrix.layout == first.layout) continue;
@@ -106,6 +103,10 @@ void find_joint(TensorFinder& finder, const ModelConfig& config, const std::stri
 
 }  // namespace
 
+const char* projection_name(ExpertPart part) {
+  return part == ExpertPart::kGate ? "gate_proj" : part == ExpertPart::kUp ? "up_proj" : "down_proj";
+}
+
 std::vector<TensorView> ExpertSource::stored(int64_t expert) const {
   std::vector<TensorView> out;
   if (!each.empty()) return each[expert].stored();
@@ -128,8 +129,8 @@ Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelCon
                                     ExpertPart part) {
   ExpertSource out = shaped(config, part);
   TensorFinder finder(checkpoint);
-  const std::string prefix = prefix_of(config, layer), own = prefix + own_name(part);
-  const std::string first = prefix + "0." + own_name(part) + ".weight";
+  const std::string prefix = prefix_of(config, layer), own = prefix + projection_name(part);
+  const std::string first = prefix + "0." + projection_name(part) + ".weight";
   if (finder.has(first) || finder.has(first + "_packed")) {
     find_each(finder, config, prefix, part, &out);
   } else if (finder.has(own + ".weight")) {
@@ -141,12 +142,38 @@ Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelCon
   return out;
 }
 
+bool join_shared_expert(const MatrixSource& shared, ExpertSource* source) {
+  std::vector<MatrixSource> each = source->each;
+  const bool one_tensor = each.empty();
+  if (!source->bias.name.empty()) return false;
+  if (one_tensor && (!source->in_place() || format_traits(source->format).block_elems != 1)) return false;
+  for (int64_t e = 0; one_tensor && e < source->experts; ++e) {
+    MatrixSource& matrix = each.emplace_back();
+    matrix.values = source->stored(e)[0];
+    matrix.values.shape = {source->rows, source->cols};
+    matrix.format = source->format, matrix.rows = source->rows, matrix.cols = source->cols;
+  }
+  const MatrixSource& first = each[0];
+  const bool alike = shared.format == first.format && shared.rows == first.rows && shared.cols == first.cols &&
+                     shared.scaled() == first.scaled() && shared.layout == first.layout &&
+                     shared.in_place() == first.in_place();
+  if (!alike || shared.requantized) return false;
+  each.push_back(shared);
+  *source = {.each = std::move(each),
+             .format = source->format,
+             .experts = source->experts + 1,
+             .rows = source->rows,
+             .cols = source->cols,
+             .stored_rows = source->rows};
+  return true;
+}
+
 ExpertSource dummy_experts(const ModelConfig& config, int32_t layer, ExpertPart part) {
   ExpertSource out = shaped(config, part);
-  const std::string prefix = prefix_of(config, layer), own = prefix + own_name(part);
-  if (planned_format(config.quantization, prefix + "0." + own_name(part) + ".weight") != Format::kBF16) {
+  const std::string prefix = prefix_of(config, layer), own = prefix + projection_name(part);
+  if (planned_format(config.quantization, prefix + "0." + projection_name(part) + ".weight") != Format::kBF16) {
     for (int64_t e = 0; e < out.experts; ++e) {
-      const std::string name = prefix + std::to_string(e) + "." + own_name(part) + ".weight";
+      const std::string name = prefix + std::to_string(e) + "." + projection_name(part) + ".weight";
       out.each.push_back(dummy_matrix(config.quantization, name, out.rows, out.cols));
     }
     out.format = out.each[0].format;

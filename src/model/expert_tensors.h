@@ -12,6 +12,8 @@
 namespace tailrace {
 
 enum class ExpertPart : uint8_t { kGate, kUp, kDown };
+// "gate_proj", "up_proj" or "down_proj".
+const char* projection_name(ExpertPart part);
 
 // One of the three matrices of every expert of a layer, E being experts_name:
 //   each its own   E.0.{gate,up,down}_proj.weight [rows, cols] and so on, as find_matrix has them
@@ -40,6 +42,10 @@ struct ExpertSource {
 // kDataLoss names a tensor that is missing, misshapen or of a type that does not belong there.
 Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelConfig& config, int32_t layer,
                                     ExpertPart part);
+
+// Puts the shared expert's matrix behind the experts' as one more, in the first spelling. False, and nothing is
+// changed, where its shape, its format or its scales' layout is not theirs, or theirs are not in one piece each.
+bool join_shared_expert(const MatrixSource& shared, ExpertSource* source);
 
 // What find_experts would describe for random weights in the planned format. No data.
 ExpertSource dummy_experts(const ModelConfig& config, int32_t layer, ExpertPart part);

@@ -182,6 +182,39 @@ TEST_P(ExpertsInNvfp4, each_has_its_own_tensors_and_scale) {
   }
 }
 
+TEST_P(ExpertsInNvfp4, a_shared_expert_stored_alike_joins_them) {
+  add_nvfp4(GetParam());
+  const auto checkpoint = open();
+  auto source = find_experts(*checkpoint, unbiased_config(), 0, ExpertPart::kGate);
+  ASSERT_TRUE(source.has_value()) << source.error().message();
+  MatrixSource shared = source->each[1];
+  shared.values.name = "shared";
+  ASSERT_TRUE(join_shared_expert(shared, &*source));
+  EXPECT_EQ(source->experts, kExperts + 1);
+  ASSERT_EQ(source->each.size(), size_t{kExperts + 1});
+  EXPECT_EQ(source->each.back().values.name, "shared");
+  std::vector<std::byte> rows(kRows * 18), same(kRows * 18);
+  copy_expert(*source, source->stored(kExperts), rows.data());
+  copy_expert(*source, source->stored(1), same.data());
+  EXPECT_EQ(rows, same);
+}
+
+TEST_P(ExpertsInNvfp4, one_stored_otherwise_does_not) {
+  add_nvfp4(GetParam());
+  const auto checkpoint = open();
+  const auto found = find_experts(*checkpoint, unbiased_config(), 0, ExpertPart::kGate);
+  ASSERT_TRUE(found.has_value()) << found.error().message();
+  MatrixSource other[4];
+  for (MatrixSource& shared : other) shared = found->each[0];
+  other[0].rows *= 2, other[1].format = Format::kF8E4M3;
+  other[2].layout = ScaleLayout::kChannel, other[3].requantized = true;
+  for (const MatrixSource& shared : other) {
+    ExpertSource source = *found;
+    EXPECT_FALSE(join_shared_expert(shared, &source));
+    EXPECT_EQ(source.experts, kExperts);
+  }
+}
+
 TEST_P(ExpertsInNvfp4, what_is_missing_or_unlike_is_named) {
   const auto gate = [&](const char* suffix) { return kPrefix + "1.gate_proj.weight" + suffix; };
   const auto error_of = [&] {
@@ -229,6 +262,34 @@ TEST_F(ExpertTensors, halves_of_one_tensor_are_gate_and_up) {
   std::vector<float> values(kWidth * kHidden);
   ASSERT_TRUE(dequantize_row(Format::kBF16, rows.data, kWidth * kHidden, values.data()).ok());
   for (int i = 0; i < kWidth * kHidden; ++i) EXPECT_EQ(values[i], 3 * kWidth * kHidden + i);
+}
+
+TEST_F(ExpertTensors, a_shared_expert_joins_those_that_one_tensor_holds) {
+  add_bf16("gate_up_proj", {kExperts, 2 * kWidth, kHidden});
+  add_bf16("shared", {kWidth, kHidden});
+  const auto checkpoint = open();
+  ModelConfig config = unbiased_config();
+  config.expert_halves = true;
+  TensorFinder finder(*checkpoint);
+  const MatrixSource shared = find_matrix(finder, config.quantization, kPrefix + "shared", kWidth, kHidden);
+  ASSERT_TRUE(finder.ok());
+  const auto found = find_experts(*checkpoint, config, 0, ExpertPart::kUp);
+  ASSERT_TRUE(found.has_value()) << found.error().message();
+  ExpertSource source = *found;
+  ASSERT_TRUE(join_shared_expert(shared, &source));
+  ASSERT_TRUE(source.in_place());
+  EXPECT_FALSE(source.scaled());
+  for (int e = 0; e < kExperts; ++e) {
+    const TensorView rows = source.stored(e)[0], before = found->stored(e)[0];
+    EXPECT_TRUE(rows.data == before.data && rows.bytes == before.bytes) << e;
+  }
+  EXPECT_EQ(source.stored(kExperts)[0].data, shared.values.data);
+  ExpertSource turned = *found;
+  turned.transposed = true;  // no expert's rows are in one piece
+  EXPECT_FALSE(join_shared_expert(shared, &turned));
+  turned = *found;
+  turned.bias.name = "bias";
+  EXPECT_FALSE(join_shared_expert(shared, &turned));
 }
 
 TEST_F(ExpertTensors, what_is_wrong_is_named) {

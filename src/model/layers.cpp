@@ -120,18 +120,22 @@ MoeBlock DecoderLayers::moe(int layer, const std::string& norm_name) {
   block.norm = norm(prefix(layer) + norm_name + ".weight");
   const std::string router = prefix(layer) + config_.router_name;
   block.router = loader_.matrix(router + ".weight", config_.expert_bias ? router + ".bias" : "", MatrixRole::kRouter);
-  block.gate = loader_.experts(layer, ExpertPart::kGate);
-  block.up = loader_.experts(layer, ExpertPart::kUp);
-  block.down = loader_.experts(layer, ExpertPart::kDown);
+  const std::string shared = prefix(layer) + "mlp.shared_expert";
+  const bool joins = config_.shared_expert && loader_.joins_shared_expert(layer, shared);
+  const std::string last = joins ? shared : "";
+  block.gate = loader_.experts(layer, ExpertPart::kGate, last);
+  block.up = loader_.experts(layer, ExpertPart::kUp, last);
+  block.down = loader_.experts(layer, ExpertPart::kDown, last);
   block.top_k = config_.experts_per_token;
   block.activation = config_.architecture == Architecture::kGptOss ? Activation::kClampedSwiglu : config_.activation;
   block.clamped = config_.expert_activation;
   if (!config_.shared_expert) return block;
+  block.dense.share = linear(layer, "mlp.shared_expert_gate", false);
+  if (joins) return block;
   block.dense.gate = linear(layer, "mlp.shared_expert.gate_proj", false);
   block.dense.up = linear(layer, "mlp.shared_expert.up_proj", false);
   block.dense.down = linear(layer, "mlp.shared_expert.down_proj", false);
   block.dense.activation = config_.activation;
-  block.dense.share = linear(layer, "mlp.shared_expert_gate", false);
   return block;
 }
 

@@ -189,13 +189,33 @@ void WeightLoader::add_scales(const std::shared_ptr<const MatrixSource>& source,
       {.tensor = source->scales, .values = memory, .bytes = source->scales.bytes, .matrix = source, .rows = runs});
 }
 
-ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
-  Expected<ExpertSource> found = dummy_seed_ ? dummy_experts(config_, layer, part)
-                                             : find_experts(checkpoint_, config_, layer, part);
+Expected<ExpertSource> WeightLoader::find_part(int32_t layer, ExpertPart part) const {
+  if (dummy_seed_) return dummy_experts(config_, layer, part);
+  return find_experts(checkpoint_, config_, layer, part);
+}
+
+// False after a fault, too.
+bool WeightLoader::join(const std::string& shared, ExpertPart part, ExpertSource* source) {
+  const auto matrix = find_source(shared + "." + projection_name(part) + ".weight");
+  return matrix && join_shared_expert(*matrix, source);
+}
+
+bool WeightLoader::joins_shared_expert(int32_t layer, const std::string& shared) {
+  if (!backend_.joins_shared_expert(config_.experts, config_.experts_per_token)) return false;
+  for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown}) {
+    Expected<ExpertSource> source = find_part(layer, part);
+    if (!source || !join(shared, part, &*source)) return false;
+  }
+  return true;
+}
+
+ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part, const std::string& shared) {
+  Expected<ExpertSource> found = find_part(layer, part);
   if (!found) {
     fail_once(found.error());
     return {};
   }
+  if (!shared.empty()) CHECK(join(shared, part, &*found));
   const auto source = std::make_shared<const ExpertSource>(std::move(*found));
   const std::string& name = source->each.empty() ? source->values.name : source->each[0].values.name;
   const TensorView shape = packed_view(name, source->format, source->rows, source->cols, MatrixRole::kExpert);
@@ -218,7 +238,9 @@ ExpertWeights WeightLoader::experts(int32_t layer, ExpertPart part) {
     out.first.scale_cols = scale_cols_of(source->each[0]);
   }
   for (int64_t e = 0; e < source->experts; ++e) {
-    jobs_.push_back({.tensor = shape, .packed = memory ? memory + stride * e : nullptr, .bytes = shape.bytes,
+    TensorView tensor = shape;
+    if (!source->each.empty()) tensor.name = source->each[e].values.name;
+    jobs_.push_back({.tensor = tensor, .packed = memory ? memory + stride * e : nullptr, .bytes = shape.bytes,
                      .source = source, .expert = e});
     if (!source->scaled()) continue;
     const std::shared_ptr<const MatrixSource> matrix(source, &source->each[e]);

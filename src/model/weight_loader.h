@@ -32,8 +32,12 @@ class WeightLoader {
   Weight matrix(const std::string& name, const std::string& bias_name = "", MatrixRole role = MatrixRole::kProjection);
   // The matrix `name` of heads with 2 * head_rows rows each, as one of their first halves and one of their second.
   std::pair<Weight, Weight> halves_of_heads(const std::string& name, int64_t head_rows);
-  // One matrix of every expert of a layer, with its bias and its scales.
-  ExpertWeights experts(int32_t layer, ExpertPart part);
+  // One matrix of every expert of a layer, with its bias and its scales; behind them that of the module `shared`, of
+  // which joins_shared_expert said so, or empty.
+  ExpertWeights experts(int32_t layer, ExpertPart part, const std::string& shared = "");
+  // Whether the backend takes the layer's shared expert, the module `shared`, as one more, and all of it is stored as
+  // the experts are.
+  bool joins_shared_expert(int32_t layer, const std::string& shared);
   // The vector `name` in fp32, each value times `factor`, plus `add`.
   const float* vector(const std::string& name, float add = 0.0f, float factor = 1.0f);
   // The same with `map` of each value.
@@ -83,6 +87,8 @@ class WeightLoader {
 
   const TensorView* find(const std::string& name);
   std::shared_ptr<const MatrixSource> find_source(const std::string& name);
+  Expected<ExpertSource> find_part(int32_t layer, ExpertPart part) const;
+  bool join(const std::string& shared, ExpertPart part, ExpertSource* source);
   void* claim(size_t bytes);
   float* claim_values(int64_t count);
   Weight claim_matrix(const std::shared_ptr<const MatrixSource>& source, MatrixRole role, int64_t rows,

@@ -67,7 +67,7 @@ void add_random_mxfp4(const std::string& name, const std::vector<int64_t>& shape
   writer->add_bytes(name + "_scales", {shape[0], shape[1], shape[2] / 32}, scales);
 }
 
-// An expert's matrix as ModelOpt spells NVFP4: all codes alike, scales of blocks from 8 to 15.
+// A matrix as ModelOpt spells NVFP4: all codes alike, scales of blocks from 8 to 15.
 void add_random_nvfp4(const std::string& name, int64_t rows, int64_t cols, double deviation, std::mt19937_64& random,
                       CheckpointWriter* writer) {
   std::string codes, blocks;
@@ -233,6 +233,11 @@ void write_random_checkpoint(const std::string& path, const nlohmann::json& conf
   CheckpointWriter writer(bf16);
   for (const ModelTensor& tensor : model_tensors(*parsed)) {
     const Spread spread = spread_of(tensor, parsed->norm_plus_one);
+    const Quantization& quantization = parsed->quantization;
+    if (!quantization.modules.empty() && planned_format(quantization, tensor.name) == Format::kNVFP4) {
+      add_random_nvfp4(tensor.name, tensor.shape[0], tensor.shape[1], spread.deviation, random, &writer);
+      continue;
+    }
     int64_t count = 1;
     for (int64_t extent : tensor.shape) count *= extent;
     std::vector<float> values(count);

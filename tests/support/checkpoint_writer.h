@@ -52,7 +52,8 @@ nlohmann::json tiny_gpt_oss_config(bool mxfp4 = false);
 nlohmann::json tiny_gemma4_config(bool nvfp4 = false);
 
 // Seeded random weights for every tensor that `config` asks for, scaled so that attention matters: scores spread by
-// several units and the output of attention is as large as the embedding, so that a wrong key changes the answer.
+// several units and the output of attention is as large as the embedding, so that a wrong key changes the answer. In 16
+// bits or fp32, but for experts where quantization_config has them otherwise, and what quantized_layers lists as NVFP4.
 void write_random_checkpoint(const std::string& path, const nlohmann::json& config, uint64_t seed, bool bf16 = true);
 
 }  // namespace tailrace

@@ -17,6 +17,7 @@ class StepDriver {
   bool ok() const { return host_ != nullptr; }
   int64_t vocab() const { return host_->report().config.vocab; }
   const ModelConfig& config() const { return host_->report().config; }
+  const Model& model() const { return host_->model(); }
 
   // Starts row `slot` over with an empty context; or at position `at`, as if so many tokens had gone before, whose keys
   // and values are whatever is there.

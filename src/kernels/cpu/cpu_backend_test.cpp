@@ -383,6 +383,18 @@ TEST(CpuBackend, refuses_what_it_cannot_compute) {
   moe.top_k = 2, moe.down.count = 2;
   blocks = {moe};
   EXPECT_NE(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).message().find("number of experts"), std::string::npos);
+  const auto matrix = [](int64_t rows, int64_t cols) {
+    return ExpertWeights{.first = {.format = Format::kF32, .rows = rows, .cols = cols}, .count = 4};
+  };
+  const float weight[32] = {};
+  moe.gate = moe.up = matrix(32, 32), moe.down = matrix(32, 32), moe.dense.share = {.rows = 1, .cols = 32};
+  blocks = {moe};
+  EXPECT_EQ(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).message(),
+            "moe: a shared expert among the others, not beside them");
+  EXPECT_TRUE(create_reference_backend({})->scratch_bytes(blocks, {1, 1, 16, 10}).has_value());
+  moe.experts_post_norm.weight = weight;
+  blocks = {moe};
+  EXPECT_NE(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).message().find("no norms of its own"), std::string::npos);
   EXPECT_EQ(backend->decisions().size(), 8u);
 }
 

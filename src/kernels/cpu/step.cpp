@@ -19,7 +19,8 @@ void add_input(StepShape& shape, const Weight& weight) {
   bytes = std::max(bytes, static_cast<int64_t>(input_bytes(kind, 1, weight.cols)));
 }
 
-void add_moe(StepShape& shape, const MoeBlock& moe) {
+Status add_moe(StepShape& shape, const MoeBlock& moe) {
+  if (moe.shared_last()) return {StatusCode::kUnsupported, "moe: a shared expert among the others, not beside them"};
   add_input(shape, moe.router);
   add_input(shape, moe.gate.first);
   add_input(shape, moe.up.first);
@@ -33,6 +34,7 @@ void add_moe(StepShape& shape, const MoeBlock& moe) {
     int64_t& bytes = shape.expert_input_bytes[static_cast<int>(kind)];
     bytes = std::max(bytes, static_cast<int64_t>(input_bytes(kind, 1, experts->first.cols)));
   }
+  return {};
 }
 
 void add_rope(StepShape& shape, const Rope& rope) {
@@ -93,7 +95,7 @@ Expected<StepShape> step_shape(const BlockList& blocks, const StepLimits& limits
       for (const Weight* weight : {&mlp->gate, &mlp->up, &mlp->down}) add_input(shape, *weight);
       shape.has_post_norm |= mlp->post_norm.weight != nullptr || mlp->out_scale != nullptr;
     } else if (const auto* moe = std::get_if<MoeBlock>(&block)) {
-      add_moe(shape, *moe);
+      if (Status status = add_moe(shape, *moe); !status.ok()) return fail(status);
     } else if (const auto* head = std::get_if<HeadBlock>(&block)) {
       add_input(shape, head->head);
       if (head->head.rows < limits.vocab) return fail(invalid("head: fewer rows than the vocabulary"));
@@ -106,7 +108,7 @@ namespace {
 
 MoeScratch take_moe(ArenaCursor& arena, const StepShape& shape) {
   const BlockWidths& w = shape.widths;
-  const int64_t tokens = std::min<int64_t>(shape.limits.max_step_tokens, kMoeTokens), entries = tokens * w.top_k;
+  const int64_t tokens = std::min<int64_t>(shape.limits.max_step_tokens, kMoeTokens), entries = tokens * w.taken;
   MoeScratch moe;
   moe.logits = arena.take<float>(tokens * w.experts);
   moe.weights = arena.take<float>(entries);
@@ -117,7 +119,7 @@ MoeScratch take_moe(ArenaCursor& arena, const StepShape& shape) {
   moe.chunks = arena.take<int32_t>(3 * (w.experts + entries / kTaskTokens));
   for (int i = 0; i < kNumInputKinds; ++i) moe.inputs[i] = arena.take<std::byte>(entries * shape.expert_input_bytes[i]);
   moe.gated = arena.take<float>(entries * w.expert_rows);
-  moe.y = arena.take<float>(w.top_k > 0 ? entries * w.hidden : 0);
+  moe.y = arena.take<float>(w.taken > 0 ? entries * w.hidden : 0);
   moe.dense = arena.take<float>(shape.has_dense_branch ? tokens * w.hidden : 0);
   moe.share = arena.take<float>(shape.has_dense_branch ? tokens : 0);
   return moe;

@@ -109,7 +109,7 @@ struct CudaScratch {
   template <typename Take>
   void take_experts(const Take& take, const CudaShape& s) {
     const BlockWidths& w = s.widths;
-    const int64_t tokens = w.experts > 0 ? s.limits.max_step_tokens : 0, entries = tokens * w.top_k;
+    const int64_t tokens = w.experts > 0 ? s.limits.max_step_tokens : 0, entries = tokens * w.taken;
     experts.x = x, experts.normed = normed;
     Routing& r = experts.routing;
     take(r.logits, tokens * w.experts);

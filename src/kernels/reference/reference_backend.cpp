@@ -40,8 +40,8 @@ struct Scratch {
     gate = arena.take<float>(gated);
     up = arena.take<float>(gated);
     router = arena.take<float>(w.experts);
-    expert_weights = arena.take<float>(w.top_k);
-    expert_ids = arena.take<int32_t>(w.top_k);
+    expert_weights = arena.take<float>(w.taken);
+    expert_ids = arena.take<int32_t>(w.taken);
     y = arena.take<float>(tokens * w.hidden);
     mixed = arena.take<float>(w.hidden);
     weight_row = arena.take<float>(w.max_cols);
@@ -90,6 +90,8 @@ class ReferenceBackend : public HostBackend {
     }
     return {};
   }
+
+  bool joins_shared_expert(int64_t, int) const override { return true; }
 
   Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
     if (Status status = check_blocks(blocks); !status.ok()) return fail(status);
@@ -297,7 +299,9 @@ class ReferenceBackend : public HostBackend {
         add_expert(block, expert, s.expert_weights[i] * factor, s.normed, s.mixed);
       }
       reference::rms_norm(block.experts_post_norm, s.mixed, hidden, s.mixed);
-      if (block.dense.present()) add_dense(block.dense, s.normed, x, s.mixed);
+      const float share = share_of(block.dense, s.normed);
+      if (block.dense.present()) add_dense(block.dense, share, s.normed, x, s.mixed);
+      if (block.shared_last()) add_expert(block, block.router.rows, share, s.normed, s.mixed);
       reference::rms_norm(block.post_norm, s.mixed, hidden, s.mixed);
       const float scale = block.out_scale != nullptr ? *block.out_scale : 1.0f;
       for (int64_t i = 0; i < hidden; ++i) x[i] = (x[i] + s.mixed[i]) * scale;
@@ -318,15 +322,18 @@ class ReferenceBackend : public HostBackend {
     for (int64_t i = 0; i < widths_.hidden; ++i) out[i] += weight * s.y[i];
   }
 
-  // `normed` is the experts' input; it is used up.
-  void add_dense(const DenseBranch& dense, float* normed, const float* x, float* out) {
+  // How often the branch counts; `normed` is the experts' input.
+  float share_of(const DenseBranch& dense, const float* normed) {
+    if (dense.share.rows == 0) return 1.0f;
+    float logit;
+    reference::matmul(dense.share, normed, 1, &logit, 1, scratch_->weight_row);
+    return reference::sigmoid(logit);
+  }
+
+  // `normed` is used up.
+  void add_dense(const DenseBranch& dense, float share, float* normed, const float* x, float* out) {
     const Scratch& s = *scratch_;
     const int64_t rows = dense.gate.rows, hidden = widths_.hidden;
-    float share = 1.0f;
-    if (dense.share.rows > 0) {
-      reference::matmul(dense.share, normed, 1, &share, 1, s.weight_row);
-      share = reference::sigmoid(share);
-    }
     if (dense.norm.weight != nullptr) reference::rms_norm(dense.norm, x, hidden, normed);
     reference::matmul(dense.gate, normed, 1, s.gate, rows, s.weight_row);
     reference::matmul(dense.up, normed, 1, s.up, rows, s.weight_row);
