@@ -19,10 +19,11 @@ using namespace tailrace::cuda::workbench;
 namespace {
 
 
-// What surrounds the experts: nothing and biases; a branch beside them that counts by a gate of its own; norms everywhere.
-enum class Kind { kGptOss, kQwen, kGemma };
+// What surrounds the experts: nothing and biases; a branch beside them that counts by a gate of its own; norms
+// everywhere; one more expert that counts by a gate of its own.
+enum class Kind { kGptOss, kQwen, kGemma, kShared };
 const char* kind_name(Kind kind) {
-  const char* names[] = {"gpt-oss", "qwen", "gemma"};
+  const char* names[] = {"gpt-oss", "qwen", "gemma", "shared"};
   return names[static_cast<int>(kind)];
 }
 
@@ -39,6 +40,9 @@ struct Case {
   Format router = Format::kBF16;
   bool normed = false;  // x * norm is there already
   Kind kind = Kind::kGptOss;
+
+  int matrices() const { return experts + (kind == Kind::kShared ? 1 : 0); }
+  int taken() const { return top_k + (kind == Kind::kShared ? 1 : 0); }
 };
 
 float e4m3_value(unsigned bits) {
@@ -173,10 +177,10 @@ struct Problem {
   Problem(const Case& c, std::mt19937& random)
       : c(c),
         random(random),
-        m(c.hidden, c.width, c.experts, c.top_k, c.tokens),
-        gate(c.form, c.experts, c.width, c.hidden, random),
-        up(c.form, c.experts, c.width, c.hidden, random),
-        down(c.form, c.experts, c.hidden, c.width, random),
+        m(c.hidden, c.width, c.matrices(), c.taken(), c.tokens),
+        gate(c.form, c.matrices(), c.width, c.hidden, random),
+        up(c.form, c.matrices(), c.width, c.hidden, random),
+        down(c.form, c.matrices(), c.hidden, c.width, random),
         router(size_t(c.experts) * c.hidden),
         stored_router(router.size() * 4),
         router_bias(c.experts),
@@ -231,9 +235,9 @@ struct Problem {
              .down = down.weights,
              .top_k = c.top_k};
     if (c.kind == Kind::kGptOss) return;
-    block.activation = c.kind == Kind::kQwen ? Activation::kSilu : Activation::kGeluTanh;
-    block.dense.gate.rows = 1;  // present; what it gave lies in scratch
-    if (c.kind == Kind::kQwen) {
+    block.activation = c.kind == Kind::kGemma ? Activation::kGeluTanh : Activation::kSilu;
+    if (c.kind != Kind::kShared) block.dense.gate.rows = 1;  // present; what it gave lies in scratch
+    if (c.kind != Kind::kGemma) {
       block.dense.share = {.format = c.router, .rows = 1, .cols = c.hidden, .data = stored_dense_gate.device};
       return;
     }
@@ -241,6 +245,14 @@ struct Problem {
     block.expert_scale = expert_scale.device;
     block.experts_post_norm = {experts_norm.device, 1e-6f}, block.dense.post_norm = {dense_norm.device, 1e-5f};
     block.post_norm = {sum_norm.device, 1e-5f}, block.out_scale = out_scale.device;
+  }
+  // What the token's shared expert, or the branch beside the experts, counts.
+  double dense_share(const float* x) const {
+    double squares = 0, logit = 0;
+    for (int k = 0; k < c.hidden; ++k) {
+      squares += double(x[k]) * x[k], logit += double(dense_gate[k]) * x[k] * m.norm.host[k];
+    }
+    return 1 / (1 + std::exp(-logit / std::sqrt(squares / c.hidden + 1e-5)));
   }
   const std::vector<float>& routed_by() const { return c.kind == Kind::kGemma ? router_norm.host : m.norm.host; }
 
@@ -288,12 +300,13 @@ bool routing_is_right(Problem& p, double* worst) {
   m.tiles.download();
   const Case& c = p.c;
   bool ok = true;
-  std::vector<int> owner(size_t(c.tokens) * c.top_k, -1);
+  const int taken = c.taken();
+  std::vector<int> owner(size_t(c.tokens) * taken, -1);
   int entries = 0;
   for (int t = 0; t < c.tokens; ++t) {
-    const int32_t* ids = m.ids.host.data() + size_t(t) * c.top_k;
+    const int32_t* ids = m.ids.host.data() + size_t(t) * taken;
     if (p.idle[t]) {
-      for (int i = 0; i < c.top_k; ++i) ok &= ids[i] == -1 && m.entry.host[size_t(t) * c.top_k + i] == -1;
+      for (int i = 0; i < taken; ++i) ok &= ids[i] == -1 && m.entry.host[size_t(t) * taken + i] == -1;
       continue;
     }
     const float* x = p.m.x.host.data() + size_t(t) * c.hidden;  // as before the step
@@ -314,16 +327,21 @@ bool routing_is_right(Problem& p, double* worst) {
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
     double sum = 0;
     for (int i = 0; i < c.top_k; ++i) sum += std::exp(double(logits[order[i]]) - logits[order[0]]);
-    for (int i = 0; i < c.top_k; ++i, ++entries) {
-      ok &= ids[i] == order[i];
-      const double share = std::exp(double(logits[order[i]]) - logits[order[0]]) / sum * (c.kind == Kind::kGemma ? p.expert_scale.host[order[i]] : 1);
-      *worst = std::max(*worst, std::abs(m.shares.host[size_t(t) * c.top_k + i] - share));
-      const int at = m.entry.host[size_t(t) * c.top_k + i];
+    for (int i = 0; i < taken; ++i, ++entries) {
+      const bool shared = i == c.top_k;
+      const double scale = c.kind == Kind::kGemma ? p.expert_scale.host[order[i]] : 1;
+      const double share =
+          shared ? p.dense_share(x) : std::exp(double(logits[order[i]]) - logits[order[0]]) / sum * scale;
+      ok &= ids[i] == (shared ? c.experts : order[i]);
+      const double error = std::abs(m.shares.host[size_t(t) * taken + i] - share);
+      *worst = std::isnan(error) ? 1e9 : std::max(*worst, error);
+      const int at = m.entry.host[size_t(t) * taken + i];
       if (!ok || at < 0 || at >= int(owner.size()) || owner[at] != -1 || m.token.host[at] != t) return false;
       owner[at] = ids[i];
     }
   }
-  for (int i = kCountChosen; i < kCountOf + c.experts; ++i) ok &= m.counts.host[i] == 0;  // ready for the next launch
+  // Ready for the next launch.
+  for (int i = kCountChosen; i < kCountOf + c.matrices(); ++i) ok &= m.counts.host[i] == 0;
   for (int t = 0; t < c.tokens; ++t) ok &= m.arrived.host[t] == 0;
   int covered = 0;
   for (int i = 0; i < m.counts.host[kCountTiles]; ++i) {
@@ -353,13 +371,11 @@ void norm_of(std::vector<double>& v, const std::vector<float>& weight, double ep
 // What joins the experts' sum.
 void add_surroundings(const Problem& p, int t, const float* was, std::vector<double>& sum) {
   const Case& c = p.c;
-  if (c.kind == Kind::kGptOss) return;
+  if (c.kind == Kind::kGptOss || c.kind == Kind::kShared) return;
   std::vector<double> dense(p.m.dense.host.begin() + int64_t(t) * c.hidden, p.m.dense.host.begin() + int64_t(t + 1) * c.hidden);
   double share = 1;
   if (c.kind == Kind::kQwen) {
-    double squares = 0, logit = 0;
-    for (int k = 0; k < c.hidden; ++k) squares += double(was[k]) * was[k], logit += double(p.dense_gate[k]) * was[k] * p.m.norm.host[k];
-    share = 1 / (1 + std::exp(-logit / std::sqrt(squares / c.hidden + 1e-5)));
+    share = p.dense_share(was);
   } else {
     norm_of(sum, p.experts_norm.host, 1e-6), norm_of(dense, p.dense_norm.host, 1e-5);
   }
@@ -380,9 +396,9 @@ double sums_error(Problem& p, const std::vector<float>& before) {
     std::vector<double> want(c.hidden, 0.0);
     const float* was = before.data() + size_t(t) * c.hidden;
     for (int k = 0; k < c.hidden; ++k) normed[k] = bf16_round(was[k] * m.norm.host[k]);
-    for (int i = 0; i < c.top_k && !p.idle[t]; ++i) {
-      const int64_t e = m.ids.host[size_t(t) * c.top_k + i];
-      const double factor = m.factor.host[t], share = m.shares.host[size_t(t) * c.top_k + i];
+    for (int i = 0; i < c.taken() && !p.idle[t]; ++i) {
+      const int64_t e = m.ids.host[size_t(t) * c.taken() + i];
+      const double factor = m.factor.host[t], share = m.shares.host[size_t(t) * c.taken() + i];
       for (int r = 0; r < c.width; ++r) {
         const int64_t row = e * c.width + r;
         double g = dot(p.gate, row, normed.data(), c.hidden) * factor + p.gate.bias.host[row];
@@ -390,7 +406,7 @@ double sums_error(Problem& p, const std::vector<float>& before) {
         double h;
         if (c.kind == Kind::kGptOss) {
           g = std::min(g, 7.0), u = std::clamp(u, -7.0, 7.0), h = g / (1 + std::exp(-1.702f * g)) * (u + 1);
-        } else if (c.kind == Kind::kQwen) {
+        } else if (c.kind != Kind::kGemma) {
           h = g / (1 + std::exp(-g)) * u;
         } else {
           h = 0.5 * g * (1 + std::tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
@@ -421,10 +437,11 @@ double sums_error(Problem& p, const std::vector<float>& before) {
   return worst > 0 || std::isnan(relative) ? 100 + worst : relative;
 }
 
+// Of the routed ones.
 unsigned distinct_experts(const Problem& p) {
   std::vector<bool> chosen(p.c.experts);
   for (const int id : p.m.ids.host) {
-    if (id >= 0) chosen[id] = true;
+    if (id >= 0 && id < p.c.experts) chosen[id] = true;
   }
   return unsigned(std::count(chosen.begin(), chosen.end(), true));
 }
@@ -496,13 +513,24 @@ int run_checks() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
   for (const ExpertForm form : kForms) {
-    for (const Kind kind : {Kind::kQwen, Kind::kGemma}) {
+    for (const Kind kind : {Kind::kQwen, Kind::kGemma, Kind::kShared}) {
       for (const int tokens : {1, 7, 40, 150}) {
         failed += run_case({form, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens == 40, kind}, random);
       }
       failed += run_case({form, 2816, 96, 8, 2, 3, Spread::kRandom, Format::kF32, false, kind}, random);
       failed += run_case({form, 3136, 64, 8, 2, 66, Spread::kRandom, Format::kBF16, false, kind}, random);
     }
+    // As many experts as there can be beside the shared one, and nine sums at a time.
+    for (const int tokens : {1, 2, 8, 9, 64, 65, 300}) {
+      const Case most{.form = form, .hidden = 64, .width = 32, .experts = kMostExperts, .top_k = 8, .tokens = tokens,
+                      .normed = tokens % 2 == 0, .kind = Kind::kShared};
+      failed += run_case(most, random);
+    }
+    Case shared{.form = form, .hidden = 64, .width = 32, .experts = 16, .top_k = kMostTopK - 1, .tokens = 40,
+                .spread = Spread::kUneven, .kind = Kind::kShared};
+    failed += run_case(shared, random);
+    shared.top_k = 2, shared.tokens = 150, shared.spread = Spread::kSame;
+    failed += run_case(shared, random);
     for (const int tokens : {1, 2, 5, 8, 31, 33, 64, 65, 100, 257, 600}) {
       const Spread spread = static_cast<Spread>(random() % 4);
       failed += run_case({form, 320, 288, 32, 4, tokens, Spread::kRandom, Format::kBF16, tokens <= 64}, random);
@@ -522,7 +550,8 @@ int run_small() {
   std::mt19937 random(std::random_device{}());
   int failed = 0;
   for (const ExpertForm form : kForms) {
-    const Kind kind = form == ExpertForm::kNvfp4 ? Kind::kGemma : format_of(form) == Format::kF8E4M3 ? Kind::kQwen : Kind::kGptOss;
+    const Kind kind = form == ExpertForm::kNvfp4 ? Kind::kGemma : form == ExpertForm::kFp8 ? Kind::kQwen
+                      : form == ExpertForm::kFp8Block ? Kind::kShared : Kind::kGptOss;
     const int hidden = form == ExpertForm::kFp8Block ? 160 : 96, width = form == ExpertForm::kFp8Block ? 192 : 64;
     for (const int tokens : {2, 66}) {
       failed += run_case({form, hidden, width, 4, 2, tokens, Spread::kRandom, Format::kBF16, false, kind}, random);

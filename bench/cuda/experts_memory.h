@@ -31,11 +31,12 @@ struct Memory {
   Buffer<BatchRow> rows;
   ExpertScratch scratch;
 
-  Memory(int hidden, int width, int experts, int top_k, int tokens)
+  // experts, taken: the shared one among them.
+  Memory(int hidden, int width, int experts, int taken, int tokens)
       : x(size_t(tokens) * hidden),
-        y(size_t(tokens) * top_k * hidden),
+        y(size_t(tokens) * taken * hidden),
         logits(size_t(tokens) * experts),
-        shares(size_t(tokens) * top_k),
+        shares(size_t(tokens) * taken),
         factor(tokens),
         norm(hidden),
         next_norm(hidden),
@@ -43,9 +44,9 @@ struct Memory {
         dense(size_t(tokens) * hidden),
         dense_share(tokens),
         normed(size_t(tokens) * hidden),
-        gated(size_t(tokens) * top_k * width),
+        gated(size_t(tokens) * taken * width),
         next(size_t(tokens) * hidden),
-        ids(size_t(tokens) * top_k),
+        ids(size_t(tokens) * taken),
         entry(ids.count),
         token(ids.count),
         counts(kRoutingCounts),

@@ -15,32 +15,37 @@ struct Shape {
   int hidden, width, experts, top_k;
   int layers;  // whose weights are used in turn, so that the second-level cache does not hold them
   Activation activation;
+  bool shared_last = false;
+
+  int matrices() const { return experts + (shared_last ? 1 : 0); }
+  int taken() const { return top_k + (shared_last ? 1 : 0); }
 };
 constexpr float kSmall = 1e-3f;
 constexpr Shape kGptOss20b{"gpt-oss-20b", 2880, 2880, 32, 4, 3, Activation::kClampedSwiglu};
-constexpr Shape kQwen35b{"Qwen3.6-35B-A3B", 2048, 512, 256, 8, 6, Activation::kSilu};
+constexpr Shape kQwen35b{"Qwen3.6-35B-A3B", 2048, 512, 256, 8, 6, Activation::kSilu, true};
+constexpr Shape kQwen35bRouted{"its routed experts alone", 2048, 512, 256, 8, 6, Activation::kSilu};
 
 struct Layers {
   const Shape& shape;
   ExpertForm form;
   int64_t matrix;  // bytes
   Buffer<uint8_t> weights;
-  Buffer<__nv_bfloat16> router;
+  Buffer<__nv_bfloat16> router;  // and the gate of a shared expert
   Buffer<float> scales;  // of one part, for all
 
   Layers(const Shape& shape, ExpertForm form)
       : shape(shape),
         form(form),
         matrix(expert_matrix_bytes(form, shape.hidden, shape.width)),
-        weights(size_t(3) * shape.layers * shape.experts * matrix, false),
-        router(size_t(shape.experts) * shape.hidden, false),
-        scales(size_t(shape.experts) * std::max(shape.hidden * scales_per_row(form, shape.width),
-                                                shape.width * scales_per_row(form, shape.hidden))) {
+        weights(size_t(3) * shape.layers * shape.matrices() * matrix, false),
+        router(size_t(shape.matrices()) * shape.hidden, false),
+        scales(size_t(shape.matrices()) * std::max(shape.hidden * scales_per_row(form, shape.width),
+                                                   shape.width * scales_per_row(form, shape.hidden))) {
     if (expert_matrix_bytes(form, shape.width, shape.hidden) != matrix) std::abort();
     // So small that the residual, to which every call adds, keeps the tokens' own directions and so their experts.
     const float deviation = scaled() ? 32 : kSmall / std::sqrt(float(shape.hidden));
-    for (int i = 0; i < 3 * shape.layers * shape.experts; ++i) {
-      const bool down = i / shape.experts % 3 == 2;
+    for (int i = 0; i < 3 * shape.layers * shape.matrices(); ++i) {
+      const bool down = i / shape.matrices() % 3 == 2;
       GPU_CHECK(fill_random_expert(form, down ? shape.hidden : shape.width, down ? shape.width : shape.hidden, i,
                                    deviation, weights.device + i * matrix, nullptr));
     }
@@ -54,11 +59,18 @@ struct Layers {
     return {.first = {.format = format_of(form),
                       .rows = rows,
                       .cols = cols,
-                      .data = weights.device + (int64_t(layer) * 3 + i) * shape.experts * matrix,
+                      .data = weights.device + (int64_t(layer) * 3 + i) * shape.matrices() * matrix,
                       .scale = scaled() ? scales.device : nullptr,
                       .scale_cols = !scaled() ? 0 : form == ExpertForm::kFp8Block ? kScaleBlockCols : cols},
-            .count = shape.experts,
+            .count = shape.matrices(),
             .stride = matrix};
+  }
+  Weight share() const {
+    if (!shape.shared_last) return {};
+    return {.format = Format::kBF16,
+            .rows = 1,
+            .cols = shape.hidden,
+            .data = router.device + shape.experts * shape.hidden};
   }
   MoeBlock block(const Memory& m, int layer) const {
     return {.norm = {.weight = m.norm.device},
@@ -67,7 +79,8 @@ struct Layers {
             .up = part(layer, 1),
             .down = part(layer, 2),
             .top_k = shape.top_k,
-            .activation = shape.activation};
+            .activation = shape.activation,
+            .dense = {.share = share()}};
   }
 };
 
@@ -86,11 +99,11 @@ struct Steps {
       : layers(layers),
         shape(layers.shape),
         tokens(tokens),
-        entries(tokens * shape.top_k),
+        entries(tokens * shape.taken()),
         few(tokens <= kMostFewExpertTokens),
         tile(few ? few_tile_tokens(tokens)
-                 : many_tile_tokens(entries, shape.experts, layers.form == ExpertForm::kFp8Block)),
-        m(shape.hidden, shape.width, shape.experts, shape.top_k, tokens),
+                 : many_tile_tokens(tokens * shape.top_k, shape.experts, layers.form == ExpertForm::kFp8Block)),
+        m(shape.hidden, shape.width, shape.matrices(), shape.taken(), tokens),
         rows{m.rows.device, tokens, tokens, tokens} {
     std::mt19937 random(tokens);
     std::normal_distribution<float> normal;
@@ -123,8 +136,10 @@ struct Steps {
                         .eps = 1e-5f,
                         .expert_norm = m.norm.device,
                         .router = b.router.data,
+                        .dense_gate = b.dense.share.data,
                         .experts = shape.experts,
                         .top_k = shape.top_k,
+                        .shared_last = shape.shared_last,
                         .tile_tokens = tile,
                         .gathers = !few,
                         .normed = few ? nullptr : m.normed.device,
@@ -135,7 +150,7 @@ struct Steps {
   double mixing() const {
     const MixParams p{.routing = m.scratch.routing,
                       .tokens = tokens,
-                      .top_k = shape.top_k,
+                      .taken = shape.taken(),
                       .hidden = shape.hidden,
                       .y = m.y.device,
                       .x = m.x.device,
@@ -150,7 +165,7 @@ struct Steps {
                    .tiles = r.tiles,
                    .num_tiles = r.counts + kCountTiles,
                    .tile_tokens = tile,
-                   .most_tiles = int(most_expert_tiles(shape.experts, entries, tile)),
+                   .most_tiles = int(most_expert_tiles(shape.matrices(), entries, tile)),
                    .most_entries = entries};
     const Weight& shape_of = layers.part(0, gated ? 0 : 2).first;
     p.form = layers.form, p.rows = int(shape_of.rows), p.cols = int(shape_of.cols), p.gated = gated;
@@ -176,7 +191,7 @@ void print_speed(const Layers& layers, int tokens, double ceiling) {
   Steps steps(layers, tokens);
   const double us = steps.all();
   steps.m.ids.download();
-  std::vector<bool> chosen(shape.experts);
+  std::vector<bool> chosen(shape.matrices());
   for (int id : steps.m.ids.host) chosen[id] = true;
   const int distinct = int(std::count(chosen.begin(), chosen.end(), true));
   const double bytes = 3.0 * distinct * layers.matrix, flops = 6.0 * steps.entries * shape.hidden * double(shape.width);
@@ -188,8 +203,8 @@ void print_speed(const Layers& layers, int tokens, double ceiling) {
 
 void print_speeds(const Shape& shape, std::initializer_list<ExpertForm> forms, std::initializer_list<int> tokens,
                   double ceiling) {
-  std::printf("%s: %d x %d, %d of %d experts; floor: bytes of the chosen experts\n", shape.name, shape.hidden,
-              shape.width, shape.top_k, shape.experts);
+  std::printf("%s: %d x %d, %d of %d experts%s; floor: bytes of the chosen experts\n", shape.name, shape.hidden,
+              shape.width, shape.top_k, shape.experts, shape.shared_last ? " and a shared one" : "");
   std::printf("%-7s %6s %8s %8s %8s %7s %4s %8s | alone, us: %8s %8s %8s %8s\n", "form", "tokens", "experts", "us",
               "floor us", "GB/s", "%", "TFLOP/s", "routing", "gate, up", "down", "mix");
   for (const ExpertForm form : forms) {
@@ -204,6 +219,7 @@ void run_speed() {
   const double ceiling = read_ceiling_gbs();
   std::printf("read ceiling %.0f GB/s\n", ceiling);
   print_speeds(kQwen35b, {ExpertForm::kFp8Block, ExpertForm::kFp8, ExpertForm::kNvfp4}, {1, 8, 64, 512, 4096}, ceiling);
+  print_speeds(kQwen35bRouted, {ExpertForm::kNvfp4}, {1, 8, 64, 512, 4096}, ceiling);
   print_speeds(kGptOss20b, {ExpertForm::kMxfp4, ExpertForm::kBf16}, {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048},
                ceiling);
 }

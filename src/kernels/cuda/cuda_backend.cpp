@@ -32,7 +32,9 @@ constexpr size_t kMostKeptBytes = 64 << 20;  // of a thread that packs
 
 std::string experts_decision(const CudaShape& shape) {
   if (shape.widths.experts == 0) return "experts: none";
-  const std::string few = "experts: routed on the device; as stored, each read once a step, ";
+  const std::string few = std::string("experts: routed on the device") +
+                          (shape.has_shared_last ? ", the shared one the last of them" : "") +
+                          "; as stored, each read once a step, ";
   if (!has_hopper_code()) return few + "portable kernels";
   return few + "steps of up to " + std::to_string(kMostFewExpertTokens) + " tokens streamed, more grouped on wgmma";
 }
@@ -95,6 +97,10 @@ class CudaBackend : public Backend {
     }
     CUDA_CHECK(cudaStreamSynchronize(cudaStreamPerThread));
     return true;
+  }
+
+  bool joins_shared_expert(int64_t experts, int top_k) const override {
+    return experts <= kMostExperts && top_k < kMostTopK;
   }
 
   Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {

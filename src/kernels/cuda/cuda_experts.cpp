@@ -20,14 +20,15 @@ ExpertForm form_of(const ExpertWeights& weights) {
 
 // How a step's tokens are laid out for the products.
 struct Layout {
-  int entries, experts, tile;
+  int entries, experts, tile;  // the shared one's among them
   bool many;
   Layout(const MoeBlock& b, const StepRows& rows)
-      : entries(rows.num_tokens * b.top_k),
-        experts(static_cast<int>(b.router.rows)),
+      : entries(rows.num_tokens * b.taken()),
+        experts(static_cast<int>(b.num_experts())),
         many(has_hopper_code() && rows.num_tokens > kMostFewExpertTokens) {
     const bool blocks = form_of(b.gate) == ExpertForm::kFp8Block || form_of(b.down) == ExpertForm::kFp8Block;
-    tile = many ? many_tile_tokens(entries, experts, blocks) : few_tile_tokens(rows.num_tokens);
+    tile = many ? many_tile_tokens(int64_t{rows.num_tokens} * b.top_k, b.router.rows, blocks)
+                : few_tile_tokens(rows.num_tokens);
   }
 };
 
@@ -49,15 +50,17 @@ void CudaExperts::route(const MoeBlock& b, const StepRows& rows, bool normed, cu
                           .bias = b.router.bias,
                           .expert_scale = b.expert_scale,
                           .dense_gate = b.dense.share.data,
-                          .experts = layout.experts,
+                          .experts = static_cast<int>(b.router.rows),
                           .top_k = b.top_k,
+                          .shared_last = b.shared_last(),
                           .counters = rows.num_tokens == rows.num_decode_rows ? counters_ : nullptr,
                           .tile_tokens = layout.tile,
                           .gathers = layout.many,
                           .normed = normed ? nullptr : s.normed,
                           .out = s.routing},
                          stream));
-  if (layout.many) CUDA_CHECK(gather_entries(s.routing, rows.num_tokens, b.top_k, hidden, s.normed, s.gathered, stream));
+  if (!layout.many) return;
+  CUDA_CHECK(gather_entries(s.routing, rows.num_tokens, b.taken(), hidden, s.normed, s.gathered, stream));
 }
 
 void CudaExperts::product(const ExpertWeights& one, const ExpertWeights* other, ExpertParams p, bool many,
@@ -93,12 +96,12 @@ int CudaExperts::finish(const MoeBlock& b, const StepRows& rows, const NextNorm&
   const ExpertScratch& s = *scratch_;
   const MixParams params{.routing = s.routing,
                          .tokens = rows.num_tokens,
-                         .top_k = b.top_k,
+                         .taken = b.taken(),
                          .hidden = static_cast<int>(b.router.cols),
                          .y = s.y,
                          .x = s.x,
                          .dense = b.dense.present() ? s.dense : nullptr,
-                         .dense_share = b.dense.share.rows > 0 ? s.routing.dense_share : nullptr,
+                         .dense_share = b.dense.present() && b.dense.share.rows > 0 ? s.routing.dense_share : nullptr,
                          .experts_norm = b.experts_post_norm.weight,
                          .dense_norm = b.dense.post_norm.weight,
                          .sum_norm = b.post_norm.weight,

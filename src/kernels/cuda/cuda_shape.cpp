@@ -29,8 +29,8 @@ Status tune(const AttentionPath& attention, const BackendOptions& options, Group
 
 // Why no kernel serves the mixture, or "".
 std::string experts_unsupported(const MoeBlock& moe) {
-  if (moe.router.rows > kMostExperts || moe.top_k > kMostTopK) {
-    return std::to_string(moe.top_k) + " of " + std::to_string(moe.router.rows) + " experts; at most " +
+  if (moe.router.rows > kMostExperts || moe.taken() > kMostTopK) {
+    return std::to_string(moe.taken()) + " of " + std::to_string(moe.router.rows) + " experts; at most " +
            std::to_string(kMostTopK) + " of " + std::to_string(kMostExperts);
   }
   if (moe.router_norm.weight != nullptr && moe.router_norm.eps != moe.norm.eps) return "a router whose norm has an epsilon of its own";
@@ -95,6 +95,7 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
     if (const auto* moe = std::get_if<MoeBlock>(&block)) {
       if (const Status status = check_moe(*moe); !status.ok()) return fail(status);
       if (const std::string why = experts_unsupported(*moe); !why.empty()) return refuse(why);
+      s.has_shared_last |= moe->shared_last();
     }
     if (const auto* mlp = std::get_if<MlpBlock>(&block); mlp && mlp->out_scale != nullptr && mlp->post_norm.weight == nullptr) {
       return refuse("a scale on the residual stream of an MLP without a norm behind it");

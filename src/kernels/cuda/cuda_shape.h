@@ -26,6 +26,7 @@ struct CudaShape {
   int32_t num_groups = 0;
   int32_t max_extend_parts = 0;
   bool has_post_norm = false;
+  bool has_shared_last = false;  // a mixture's shared expert is the last of its experts
   bool has_halves = false;     // a matrix is multiplied as f16
   int64_t widened = 0;         // values of the largest matrix that is widened for cuBLASLt
   int64_t logits_stride = 0;

@@ -60,7 +60,8 @@ constexpr int few_tile_tokens(int tokens) { return tokens <= 32 ? 8 : 16; }
 // Many tokens an expert, Hopper alone. x: [most_entries][cols], entry by entry (token null).
 cudaError_t prepare_experts_many();
 cudaError_t run_experts_many(const ExpertParams& params, cudaStream_t stream);
-// blocks: kFp8Block is among the step's forms: a block's sums beside all sums leave registers for 64 tokens.
+// Of the routed experts: a shared one fills tiles of any size. blocks: kFp8Block is among the step's forms: a block's
+// sums beside all sums leave registers for 64 tokens.
 constexpr int many_tile_tokens(int64_t entries, int64_t experts, bool blocks) {
   return blocks || entries <= experts * 64 ? 64 : 128;
 }

@@ -54,6 +54,9 @@ struct Piece {
   }
 };
 
+// Experts of a token.
+__device__ __forceinline__ int taken_of(const RouteParams& p) { return p.top_k + (p.shared_last ? 1 : 0); }
+
 __device__ __forceinline__ bool idle_token(const StepRows& rows, int t) {
   return rows.rows[row_of(rows, t)].kv_len == 0;
 }
@@ -71,14 +74,15 @@ __device__ __forceinline__ void count_experts(const RouteParams& p, int rows, in
   atomicAdd(&p.counters[rows].distinct, static_cast<unsigned long long>(distinct));
 }
 
-// A warp chooses the experts of a token. ALONE: it is the step's only one, and its choices are the entries, a tile each:
-// nothing is to be counted or laid out.
+// A warp chooses the experts of a token, a lane each; the shared one follows them. ALONE: it is the step's only token,
+// and its choices are the entries, a tile each: nothing is to be counted or laid out.
 template <bool ALONE>
 __device__ void choose(const RouteParams& p, int t) {
   constexpr int kLaneExperts = kMostExperts / 32;
-  const int lane = threadIdx.x % 32;
-  const int64_t at = int64_t{t} * p.top_k;
+  const int lane = threadIdx.x % 32, taken = taken_of(p);
+  const int64_t at = int64_t{t} * taken;
   const bool idle = idle_token(p.rows, t);
+  const float dense_share = p.shared_last ? __ldcg(p.out.dense_share + t) : 0;
   uint32_t key[kLaneExperts];
 #pragma unroll
   for (int j = 0; j < kLaneExperts; ++j) {
@@ -107,14 +111,17 @@ __device__ void choose(const RouteParams& p, int t) {
     sum += weight;
     if (lane == i) mine = weight, my_id = id;
   }
-  if (lane >= p.top_k) return;
+  if (lane >= taken) return;
+  const bool shared = lane == p.top_k;
+  if (shared) my_id = p.experts;
   p.out.ids[at + lane] = idle ? -1 : my_id;
-  p.out.shares[at + lane] = mine / sum * (p.expert_scale != nullptr ? p.expert_scale[my_id] : 1.0f);
+  p.out.shares[at + lane] =
+      shared ? dense_share : mine / sum * (p.expert_scale != nullptr ? p.expert_scale[my_id] : 1.0f);
   if constexpr (ALONE) {
     p.out.entry[lane] = idle ? -1 : lane;
     p.out.token[lane] = 0;
     p.out.tiles[lane] = {my_id, lane, 1};
-    if (lane == 0) p.out.counts[kCountTiles] = idle ? 0 : p.top_k, count_experts(p, idle ? 0 : 1, p.top_k);
+    if (lane == 0) p.out.counts[kCountTiles] = idle ? 0 : taken, count_experts(p, idle ? 0 : 1, p.top_k);
     return;
   }
   p.out.entry[at + lane] = idle ? -1 : atomicAdd(p.out.counts + kCountOf + my_id, 1);
@@ -122,7 +129,7 @@ __device__ void choose(const RouteParams& p, int t) {
 
 // One CTA: where each expert's entries begin, and their tiles; unless gather_entries follows, the entries.
 __device__ void lay_out(const RouteParams& p) {
-  __shared__ int first[kMostExperts];
+  __shared__ int first[kMostExperts + 1];
   int32_t* counts = p.out.counts;
   if (threadIdx.x < 32) {  // running sums of entries and of tiles, 32 experts at a time
     int entries_before = 0, tiles_before = 0, distinct = 0;
@@ -144,19 +151,30 @@ __device__ void lay_out(const RouteParams& p) {
       }
       entries_before += __shfl_sync(~0u, upto, 31), tiles_before += __shfl_sync(~0u, tiles_upto, 31);
     }
-    if (threadIdx.x == 0) {
-      counts[kCountTiles] = tiles_before;
-      count_experts(p, entries_before / p.top_k, distinct);
+    if (threadIdx.x == 0) count_experts(p, entries_before / p.top_k, distinct);
+    if (p.shared_last) {  // the last entries
+      const int mine = entries_before / p.top_k, tiles = (mine + p.tile_tokens - 1) / p.tile_tokens;
+      if (threadIdx.x == 0) {
+        first[p.experts] = counts[kFirstOf + p.experts] = entries_before;
+        counts[kCountOf + p.experts] = 0;
+      }
+      for (int i = threadIdx.x; i < tiles; i += 32) {
+        p.out.tiles[tiles_before + i] = {p.experts, entries_before + i * p.tile_tokens,
+                                         min(p.tile_tokens, mine - i * p.tile_tokens)};
+      }
+      tiles_before += tiles;
     }
+    if (threadIdx.x == 0) counts[kCountTiles] = tiles_before;
   }
   if (p.gathers) return;
   __syncthreads();
-  for (int i = threadIdx.x; i < p.rows.num_tokens * p.top_k; i += kThreads) {
+  const int taken = taken_of(p);
+  for (int i = threadIdx.x; i < p.rows.num_tokens * taken; i += kThreads) {
     const int id = __ldcg(p.out.ids + i);
     if (id < 0) continue;
     const int at = first[id] + __ldcg(p.out.entry + i);
     p.out.entry[i] = at;
-    p.out.token[at] = i / p.top_k;
+    p.out.token[at] = i / taken;
   }
 }
 
@@ -339,13 +357,13 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(const __grid_consta
 }
 
 __global__ void __launch_bounds__(kThreads)
-    gather_kernel(Routing routing, int top_k, int cols, const __nv_bfloat16* from, __nv_bfloat16* to) {
+    gather_kernel(Routing routing, int taken, int cols, const __nv_bfloat16* from, __nv_bfloat16* to) {
   __shared__ int entry[kMostTopK];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();  // not before: what follows may read the routing at once
   const int t = blockIdx.x;
-  if (static_cast<int>(threadIdx.x) < top_k) {
-    const int64_t i = int64_t{t} * top_k + threadIdx.x;
+  if (static_cast<int>(threadIdx.x) < taken) {
+    const int64_t i = int64_t{t} * taken + threadIdx.x;
     const int id = __ldcg(routing.ids + i),
               at = id < 0 ? -1 : __ldcg(routing.counts + kFirstOf + id) + __ldcg(routing.entry + i);
     entry[threadIdx.x] = at;
@@ -354,7 +372,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   for (int k = threadIdx.x * 8; k < cols; k += kThreads * 8) {
     const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from + int64_t{t} * cols + k));
-    for (int i = 0; i < top_k; ++i) {
+    for (int i = 0; i < taken; ++i) {
       if (entry[i] >= 0) *reinterpret_cast<uint4*>(to + int64_t{entry[i]} * cols + k) = v;
     }
   }
@@ -362,17 +380,19 @@ __global__ void __launch_bounds__(kThreads)
 
 __device__ __forceinline__ float squares_of(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
-// Four columns of what the token's experts gave; eight loads at a time are under way.
+constexpr int kTogether = 8;  // loads of experts_sum under way at a time; one more where a shared expert follows eight
+
+// Four columns of what the token's experts gave.
+template <int TOGETHER = kTogether>
 __device__ __forceinline__ float4 experts_sum(const MixParams& p, int t, int k) {
-  constexpr int kTogether = 8;
   float4 v = {0, 0, 0, 0};
-  for (int first = 0; first < p.top_k; first += kTogether) {
-    const int64_t at = int64_t{t} * p.top_k + first;
-    float4 y[kTogether];
-    float share[kTogether];
+  for (int first = 0; first < p.taken; first += TOGETHER) {
+    const int64_t at = int64_t{t} * p.taken + first;
+    float4 y[TOGETHER];
+    float share[TOGETHER];
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const bool real = first + i < p.top_k;
+    for (int i = 0; i < TOGETHER; ++i) {
+      const bool real = first + i < p.taken;
       const int from = real ? __ldcg(p.routing.entry + at + i) : -1;
       share[i] = real ? __ldcg(p.routing.shares + at + i) : 0.0f;
       // A single token's entries are its choices in their order: no need to wait for `from`.
@@ -382,7 +402,7 @@ __device__ __forceinline__ float4 experts_sum(const MixParams& p, int t, int k) 
       if (from < 0) y[i] = {0, 0, 0, 0};
     }
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) add_scaled(v, y[i], share[i]);
+    for (int i = 0; i < TOGETHER; ++i) add_scaled(v, y[i], share[i]);
   }
   return v;
 }
@@ -415,13 +435,14 @@ __device__ __forceinline__ float block_sum(float v) {
   return total;
 }
 
+template <int TOGETHER>
 __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ MixParams p) {
   ptx::let_next_kernel_start();
   const int t = blockIdx.x, k = (blockIdx.y * kThreads + threadIdx.x) * 4;
   ptx::wait_for_previous_kernel();
   float squares = 0;
   if (k < p.hidden) {
-    float4 v = experts_sum(p, t, k);
+    float4 v = experts_sum<TOGETHER>(p, t, k);
     if (p.dense != nullptr) {
       add_scaled(v, __ldcg(reinterpret_cast<const float4*>(p.dense + int64_t{t} * p.hidden + k)),
                  p.dense_share != nullptr ? __ldcg(p.dense_share + t) : 1.0f);
@@ -524,15 +545,16 @@ cudaError_t route(const RouteParams& p, cudaStream_t stream) {
   }
 }
 
-cudaError_t gather_entries(const Routing& routing, int tokens, int top_k, int cols, const __nv_bfloat16* from,
+cudaError_t gather_entries(const Routing& routing, int tokens, int taken, int cols, const __nv_bfloat16* from,
                            __nv_bfloat16* to, cudaStream_t stream) {
-  return launch_overlapped(gather_kernel, tokens, kThreads, 0, stream, routing, top_k, cols, from, to);
+  return launch_overlapped(gather_kernel, tokens, kThreads, 0, stream, routing, taken, cols, from, to);
 }
 
 cudaError_t mix(const MixParams& p, cudaStream_t stream) {
   const auto tokens = static_cast<unsigned>(p.tokens);
   if (!p.norms()) {
-    return launch_overlapped(mix_kernel, dim3(tokens, static_cast<unsigned>(mixture_parts(p))), kThreads, 0, stream, p);
+    const auto kernel = p.taken == kTogether + 1 ? mix_kernel<kTogether + 1> : mix_kernel<kTogether>;
+    return launch_overlapped(kernel, dim3(tokens, static_cast<unsigned>(mixture_parts(p))), kThreads, 0, stream, p);
   }
   constexpr int kWideThreads = 1024, kWideTokens = 64;
   const auto start = [&](auto kernel, int threads) { return launch_overlapped(kernel, tokens, threads, 0, stream, p); };
