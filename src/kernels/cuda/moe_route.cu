@@ -132,9 +132,18 @@ __device__ void lay_out(const RouteParams& p) {
   __shared__ int first[kMostExperts + 1];
   int32_t* counts = p.out.counts;
   if (threadIdx.x < 32) {  // running sums of entries and of tiles, 32 experts at a time
+    constexpr int kRounds = kMostExperts / 32;
+    int counted[kRounds];  // asked for at once: the stores below keep one round's load behind another's
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int e = round * 32 + static_cast<int>(threadIdx.x);
+      counted[round] = e < p.experts ? __ldcg(counts + kCountOf + e) : 0;
+    }
     int entries_before = 0, tiles_before = 0, distinct = 0;
-    for (int base = 0; base < p.experts; base += 32) {
-      const int e = base + static_cast<int>(threadIdx.x), mine = e < p.experts ? __ldcg(counts + kCountOf + e) : 0;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (round * 32 >= p.experts) break;
+      const int e = round * 32 + static_cast<int>(threadIdx.x), mine = counted[round];
       const int my_tiles = (mine + p.tile_tokens - 1) / p.tile_tokens;
       distinct += __popc(__ballot_sync(~0u, mine > 0));
       int upto = mine, tiles_upto = my_tiles;
