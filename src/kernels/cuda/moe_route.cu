@@ -389,48 +389,69 @@ __global__ void __launch_bounds__(kThreads)
 
 __device__ __forceinline__ float squares_of(const float4& v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
-constexpr int kTogether = 8;  // loads of experts_sum under way at a time; one more where a shared expert follows eight
-
-// Four columns of what the token's experts gave.
-template <int TOGETHER = kTogether>
-__device__ __forceinline__ float4 experts_sum(const MixParams& p, int t, int k) {
-  float4 v = {0, 0, 0, 0};
-  for (int first = 0; first < p.taken; first += TOGETHER) {
-    const int64_t at = int64_t{t} * p.taken + first;
-    float4 y[TOGETHER];
-    float share[TOGETHER];
+// Where what TOGETHER of a token's experts gave lies, from its `first` on, and how often it counts. Where fewer are
+// left, one is read again and does not count.
+template <int TOGETHER>
+struct Choices {
+  int place[TOGETHER];
+  float share[TOGETHER];
+  bool idle = true;  // nothing was chosen
+  __device__ __forceinline__ void load(const MixParams& p, int t, int first) {
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i) {
-      const bool real = first + i < p.taken;
-      const int from = real ? __ldcg(p.routing.entry + at + i) : -1;
-      share[i] = real ? __ldcg(p.routing.shares + at + i) : 0.0f;
-      // A single token's entries are its choices in their order: no need to wait for `from`.
-      const int place = p.tokens == 1 && real ? first + i : from;
-      y[i] = place < 0 ? float4{0, 0, 0, 0}
-                       : __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{place} * p.hidden + k));
-      if (from < 0) y[i] = {0, 0, 0, 0};
+      const int choice = min(first + i, p.taken - 1);
+      const int64_t at = int64_t{t} * p.taken + choice;
+      const int entry = __ldcg(p.routing.entry + at);
+      const float weight = __ldcg(p.routing.shares + at);
+      idle = entry < 0;
+      // A single token's entries are its choices in their order: no need to wait for `entry`.
+      place[i] = p.tokens == 1 ? choice : max(entry, 0);
+      share[i] = first + i < p.taken ? weight : 0.0f;
+    }
+  }
+};
+
+// Four columns of what the token's experts gave, all of `chosen` asked for at once: no load depends on a condition,
+// which would put it behind another.
+template <int TOGETHER>
+__device__ __forceinline__ float4 experts_sum(const MixParams& p, int t, int k, Choices<TOGETHER>& chosen) {
+  float4 v = {0, 0, 0, 0};
+  for (int first = 0; first < p.taken; first += TOGETHER) {
+    if (first > 0) chosen.load(p, t, first);
+    float4 y[TOGETHER];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      y[i] = __ldcg(reinterpret_cast<const float4*>(p.y + int64_t{chosen.place[i]} * p.hidden + k));
     }
 #pragma unroll
-    for (int i = 0; i < TOGETHER; ++i) add_scaled(v, y[i], share[i]);
+    for (int i = 0; i < TOGETHER; ++i) add_scaled(v, y[i], chosen.share[i]);
   }
-  return v;
+  return chosen.idle ? float4{0, 0, 0, 0} : v;
 }
 
-// The token's columns of x get their sum; their squares.
-__device__ __forceinline__ float add_to_residual(const MixParams& p, int t, int k, const float4& sum) {
-  float* at = p.x + int64_t{t} * p.hidden + k;
-  float4 v = __ldcg(reinterpret_cast<const float4*>(at));
-  add_scaled(v, sum, 1);
-  const float scale = p.out_scale != nullptr ? *p.out_scale : 1.0f;
-  v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
-  *reinterpret_cast<float4*>(at) = v;
-  if (p.next.next != nullptr) {
-    const float4 g = *reinterpret_cast<const float4*>(p.next.weight + k);
-    const uint2 packed = {ptx::pack_bf16(v.x * g.x, v.y * g.y), ptx::pack_bf16(v.z * g.z, v.w * g.w)};
-    *reinterpret_cast<uint2*>(p.next.next + int64_t{t} * p.hidden + k) = packed;
+// A thread's columns of the residual, and of what makes the next block's input of them.
+struct ResidualPart {
+  float4 x, next_weight;
+  float scale;
+  __device__ __forceinline__ void load(const MixParams& p, int t, int k) {
+    x = __ldcg(reinterpret_cast<const float4*>(p.x + int64_t{t} * p.hidden + k));
+    scale = p.out_scale != nullptr ? *p.out_scale : 1.0f;
+    if (p.next.next != nullptr) next_weight = *reinterpret_cast<const float4*>(p.next.weight + k);
   }
-  return squares_of(v);
-}
+  // The columns get their sum; their squares.
+  __device__ __forceinline__ float add(const MixParams& p, int t, int k, const float4& sum) const {
+    float4 v = x;
+    add_scaled(v, sum, 1);
+    v.x *= scale, v.y *= scale, v.z *= scale, v.w *= scale;
+    *reinterpret_cast<float4*>(p.x + int64_t{t} * p.hidden + k) = v;
+    if (p.next.next != nullptr) {
+      const float4& g = next_weight;
+      const uint2 packed = {ptx::pack_bf16(v.x * g.x, v.y * g.y), ptx::pack_bf16(v.z * g.z, v.w * g.w)};
+      *reinterpret_cast<uint2*>(p.next.next + int64_t{t} * p.hidden + k) = packed;
+    }
+    return squares_of(v);
+  }
+};
 
 __device__ __forceinline__ float block_sum(float v) {
   __shared__ float part[kWarps];
@@ -444,19 +465,23 @@ __device__ __forceinline__ float block_sum(float v) {
   return total;
 }
 
+// The routing and x are read before the kernel before has ended: that one lets this one start only when they are there.
 template <int TOGETHER>
 __global__ void __launch_bounds__(kThreads) mix_kernel(const __grid_constant__ MixParams p) {
   ptx::let_next_kernel_start();
   const int t = blockIdx.x, k = (blockIdx.y * kThreads + threadIdx.x) * 4;
+  Choices<TOGETHER> chosen;
+  ResidualPart residual;
+  if (k < p.hidden) chosen.load(p, t, 0), residual.load(p, t, k);
   ptx::wait_for_previous_kernel();
   float squares = 0;
   if (k < p.hidden) {
-    float4 v = experts_sum<TOGETHER>(p, t, k);
+    float4 v = experts_sum(p, t, k, chosen);
     if (p.dense != nullptr) {
       add_scaled(v, __ldcg(reinterpret_cast<const float4*>(p.dense + int64_t{t} * p.hidden + k)),
                  p.dense_share != nullptr ? __ldcg(p.dense_share + t) : 1.0f);
     }
-    squares = add_to_residual(p, t, k, v);
+    squares = residual.add(p, t, k, v);
   }
   if (p.next.next == nullptr) return;
   const float total = block_sum(squares);
@@ -482,6 +507,7 @@ __global__ void __launch_bounds__(THREADS) mix_normed_kernel(const __grid_consta
   ptx::let_next_kernel_start();
   const int t = blockIdx.x;
   ptx::wait_for_previous_kernel();
+  Choices<8> chosen;
   float4 sum[PARTS] = {}, dense[PARTS] = {};
   float sum_squares = 0, dense_squares = 0;
 #pragma unroll
@@ -489,7 +515,8 @@ __global__ void __launch_bounds__(THREADS) mix_normed_kernel(const __grid_consta
     const int k = (i * THREADS + static_cast<int>(threadIdx.x)) * 4;
     if (k >= p.hidden) continue;
     if (p.dense != nullptr) dense[i] = __ldcg(reinterpret_cast<const float4*>(p.dense + int64_t{t} * p.hidden + k));
-    sum[i] = experts_sum(p, t, k);
+    if (p.taken > 0) chosen.load(p, t, 0);
+    sum[i] = experts_sum(p, t, k, chosen);
     sum_squares += squares_of(sum[i]), dense_squares += squares_of(dense[i]);
   }
   const auto factor = [&](float squares, float eps) { return rsqrtf(squares / static_cast<float>(p.hidden) + eps); };
@@ -517,7 +544,10 @@ __global__ void __launch_bounds__(THREADS) mix_normed_kernel(const __grid_consta
 #pragma unroll
   for (int i = 0; i < PARTS; ++i) {
     const int k = (i * THREADS + static_cast<int>(threadIdx.x)) * 4;
-    if (k < p.hidden) squares += add_to_residual(p, t, k, weighted(sum[i], p.sum_norm, k, of_sum));
+    if (k >= p.hidden) continue;
+    ResidualPart residual;
+    residual.load(p, t, k);
+    squares += residual.add(p, t, k, weighted(sum[i], p.sum_norm, k, of_sum));
   }
   if (p.next.next == nullptr) return;
   squares = block_sums<THREADS>(squares, 0, room[2]).x;
@@ -562,7 +592,8 @@ cudaError_t gather_entries(const Routing& routing, int tokens, int taken, int co
 cudaError_t mix(const MixParams& p, cudaStream_t stream) {
   const auto tokens = static_cast<unsigned>(p.tokens);
   if (!p.norms()) {
-    const auto kernel = p.taken == kTogether + 1 ? mix_kernel<kTogether + 1> : mix_kernel<kTogether>;
+    // As many as a token takes, of models' counts: gpt-oss, and eight with a shared expert.
+    const auto kernel = p.taken == 9 ? mix_kernel<9> : p.taken <= 4 ? mix_kernel<4> : mix_kernel<8>;
     return launch_overlapped(kernel, dim3(tokens, static_cast<unsigned>(mixture_parts(p))), kThreads, 0, stream, p);
   }
   constexpr int kWideThreads = 1024, kWideTokens = 64;
