@@ -70,9 +70,10 @@ constexpr AttentionPath kHopperFp8 = hopper_fp8();
 
 }  // namespace
 
-const AttentionPath& attention_path(Format kv_format) {
-  if (kv_format == Format::kF8E4M3) return has_hopper_code() ? kHopperFp8 : kPortableFp8;
-  return has_hopper_code() ? kHopper : kPortable;
+const AttentionPath& attention_path(Format kv_format, bool portable) {
+  const bool hopper = has_hopper_code() && !portable;
+  if (kv_format == Format::kF8E4M3) return hopper ? kHopperFp8 : kPortableFp8;
+  return hopper ? kHopper : kPortable;
 }
 
 }  // namespace tailrace::cuda

@@ -24,7 +24,7 @@ struct AttentionPath {
 };
 
 // The path of the current device, for a KV pool of kBF16 or kF8E4M3: by the code that this build has for it, so that Hopper
-// without Hopper's code is served too.
-const AttentionPath& attention_path(Format kv_format);
+// without Hopper's code is served too; portable: the one of any GPU.
+const AttentionPath& attention_path(Format kv_format, bool portable = false);
 
 }  // namespace tailrace::cuda

@@ -39,13 +39,26 @@ std::string experts_decision(const CudaShape& shape) {
   return few + "steps of up to " + std::to_string(kMostFewExpertTokens) + " tokens streamed, more grouped on wgmma";
 }
 
+// From which size on a chunk's attention runs beside decode's: below it they take turns, which is quicker there.
+std::string in_turn(const CudaShape& shape) {
+  std::string out;
+  for (int g = 0; g < shape.num_groups; ++g) {
+    const GroupShape& group = shape.groups[g];
+    if (group.mixed.beside_tiles <= 1) continue;
+    out += (out.empty() ? " (" : ", ") + std::string("group ") + std::to_string(g) + ": of " +
+           std::to_string(group.mixed.beside_tiles) + " tiles or more, else in turn";
+  }
+  return out.empty() ? out : out + ")";
+}
+
 class CudaBackend : public Backend {
  public:
   CudaBackend(CudaDevice& device, const BackendOptions& options)
       : device_(device),
         options_(options),
-        attention_((device.make_current(), attention_path(options.kv_format))),
-        blocks_(options, attention_, device.sm_count()) {}
+        blocks_(options, (device.make_current(), device.sm_count())) {
+    shape_.attention = &attention_path(options.kv_format);
+  }
   ~CudaBackend() override {
     for (Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
   }
@@ -105,7 +118,7 @@ class CudaBackend : public Backend {
 
   Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const override {
     device_.make_current();
-    const auto shape = cuda_shape(blocks, limits, attention_, options_);
+    const auto shape = cuda_shape(blocks, limits, options_);
     if (!shape) return fail(shape.error());
     return CudaScratch(nullptr, *shape).bytes;
   }
@@ -128,7 +141,6 @@ class CudaBackend : public Backend {
 
   CudaDevice& device_;
   BackendOptions options_;
-  const AttentionPath& attention_;
   CudaShape shape_;
   std::optional<CudaScratch> scratch_;
   CudaBlocks blocks_;
@@ -143,7 +155,7 @@ class CudaBackend : public Backend {
 
 Status CudaBackend::prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) {
   device_.make_current();
-  auto shape = cuda_shape(blocks, limits, attention_, options_);
+  auto shape = cuda_shape(blocks, limits, options_);
   if (!shape) return shape.error();
   shape_ = *shape;
   scratch_.emplace(scratch, shape_);
@@ -176,7 +188,7 @@ Status CudaBackend::bind(const StepBinding& binding, Stream& stream) {
   begin_.num_tiles = shape_.num_groups;
   for (int g = 0; g < shape_.num_groups; ++g) {
     const GroupShape& group = shape_.groups[g];
-    begin_.tiles[g] = {scratch_->groups[g].tile_start, group.gqa_ratio(), attention_.extend_tile_rows(group.head_dim)};
+    begin_.tiles[g] = {scratch_->groups[g].tile_start, group.gqa_ratio(), shape_.attention->extend_tile_rows(group.head_dim)};
   }
   const cudaStream_t s = device_.cuda_stream(stream);
   // Every product's algorithm once, outside of a graph: cuBLASLt loads a kernel at its first call, and a step that met
@@ -235,7 +247,7 @@ StepEvents CudaBackend::run_step(Stream& stream, const StepLaunch& step) {
       const GroupShape& group = shape_.groups[g];
       for (int r = shape.num_decode_rows; r < step.num_rows; ++r) {
         const BatchRow& row = step.rows[r];
-        const int tiles = extend_tiles(row.q_len, group.gqa_ratio(), attention_.extend_tile_rows(group.head_dim));
+        const int tiles = extend_tiles(row.q_len, group.gqa_ratio(), shape_.attention->extend_tile_rows(group.head_dim));
         shape.extend_tiles[g] += tiles;
         shape.extend_kv_tiles[g] += int64_t{tiles} * (row.kv_len - row.q_len / 2 + kBlockTokens - 1) / kBlockTokens;
       }
@@ -276,7 +288,8 @@ std::vector<std::string> CudaBackend::decisions() const {
   const std::string splits = options_.kv_splits > 0 ? std::to_string(options_.kv_splits) + " splits (fixed)"
                                                     : "splits planned on the device from effective lengths";
   const std::string mixed = options_.fold_decode ? "decode rows of mixed steps too (mixed fold)"
-                                                 : "beside the decode kernel in mixed steps";
+                                                 : "beside the decode kernel in mixed steps" + in_turn(shape_);
+  const std::string portable = shape_.portable_for.empty() ? "" : "; as Hopper's kernels have none for " + shape_.portable_for;
   return {"projections of up to " + most(WeightForm::kBf16) + " tokens (quantised " + most(WeightForm::kFp8) +
               "): own kernels on stored weights, norms by factor, epilogues fused",
           "projections of more tokens: cuBLASLt, bf16 matrices in bf16, others in f16; quantised matrices are widened "
@@ -284,9 +297,9 @@ std::vector<std::string> CudaBackend::decisions() const {
           experts_decision(shape_),
           std::string("linear attention: ") +
               (shape_.widths.delta_heads == 0 ? "none" : "decode rows recurrent, one kernel; chunks of 64 tokens beside them in closed form"),
-          std::string("attention decode: ") + attention_.decode + ", " + splits,
-          std::string("attention extend: ") + attention_.extend + "; " + mixed,
-          "attention tuning: " + (attention_.tuned ? options_.tuning.source
+          std::string("attention decode: ") + shape_.attention->decode + ", " + splits + portable,
+          std::string("attention extend: ") + shape_.attention->extend + "; " + mixed,
+          "attention tuning: " + (shape_.attention->tuned ? options_.tuning.source
                                                    : std::string("built-in defaults, which these kernels have alone")),
           "decode steps: captured graphs of " + (sizes.empty() ? "no size" : sizes + " rows")};
 }

@@ -19,7 +19,7 @@ CudaBlocks::~CudaBlocks() {
 Status CudaBlocks::prepare(const BlockList& blocks, const CudaShape& shape, const CudaScratch& scratch,
                            ExpertCounter* counters) {
   blocks_ = &blocks, shape_ = &shape, scratch_ = &scratch;
-  for (int g = 0; g < shape.num_groups; ++g) CUDA_CHECK(attention_.prepare(shape.groups[g].head_dim));
+  for (int g = 0; g < shape.num_groups; ++g) CUDA_CHECK(shape.attention->prepare(shape.groups[g].head_dim));
   CUDA_CHECK(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&fork_, &join_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   if (shape.widths.delta_heads > 0) CUDA_CHECK(prepare_delta());
@@ -187,7 +187,7 @@ void CudaBlocks::join(cudaStream_t stream) {
 void CudaBlocks::run_decode(const AttentionBlock& b, const StepShape& step, cudaStream_t stream) {
   const KvGroupView& kv = binding_.batch.groups[b.group];
   const CudaScratch::Group& scratch = scratch_->groups[b.group];
-  CUDA_CHECK(attention_.run_decode({.q = scratch_->q,
+  CUDA_CHECK(shape_->attention->run_decode({.q = scratch_->q,
                                     .out = scratch_->attended,
                                     .pool = pool_of(b.group, b.layer),
                                     .block_table = kv.block_table,
@@ -213,9 +213,9 @@ void CudaBlocks::run_extend(const AttentionBlock& b, const StepShape& step, cuda
   const KvGroupView& kv = binding_.batch.groups[b.group];
   const int tiles = step.extend_tiles[b.group];
   const ExtendSplit split =
-      attention_.extend_split(b.head_dim, tiles * b.kv_heads, step.extend_kv_tiles[b.group] * b.kv_heads, b.window,
+      shape_->attention->extend_split(b.head_dim, tiles * b.kv_heads, step.extend_kv_tiles[b.group] * b.kv_heads, b.window,
                               num_sms_, beside(step, b.group));
-  CUDA_CHECK(attention_.run_extend({.q = scratch_->q,
+  CUDA_CHECK(shape_->attention->run_extend({.q = scratch_->q,
                                     .out = scratch_->attended,
                                     .pool = pool_of(b.group, b.layer),
                                     .block_table = kv.block_table,

@@ -25,8 +25,8 @@ struct StepShape {
 // (CudaProducts).
 class CudaBlocks {
  public:
-  CudaBlocks(const BackendOptions& options, const AttentionPath& attention, int num_sms)
-      : options_(options), attention_(attention), num_sms_(num_sms), products_(num_sms) {}
+  CudaBlocks(const BackendOptions& options, int num_sms)
+      : options_(options), num_sms_(num_sms), products_(num_sms) {}
   ~CudaBlocks();
   CudaBlocks(const CudaBlocks&) = delete;
 
@@ -96,8 +96,7 @@ class CudaBlocks {
                      __nv_bfloat16* normed, cudaStream_t stream);
 
   BackendOptions options_;
-  const AttentionPath& attention_;
-  int num_sms_;
+    int num_sms_;
   CudaProducts products_;
   CudaExperts experts_;
   const BlockList* blocks_ = nullptr;

@@ -71,11 +71,20 @@ std::string delta_unsupported(const GatedDeltaBlock& delta) {
 
 }  // namespace
 
-Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits, const AttentionPath& attention,
-                               const BackendOptions& options) {
+Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits, const BackendOptions& options) {
   const auto refuse = [](const std::string& why) { return fail(StatusCode::kUnsupported, "the CUDA backend: " + why); };
   CudaShape s;
   s.widths = block_widths(blocks);
+  s.attention = &attention_path(options.kv_format);
+  for (const LayerBlock& block : blocks) {
+    const auto* a = std::get_if<AttentionBlock>(&block);
+    if (a == nullptr || s.attention->supported(a->head_dim, a->q_heads, a->kv_heads)) continue;
+    s.portable_for = std::to_string(a->q_heads) + " query and " + std::to_string(a->kv_heads) + " KV heads of " +
+                     std::to_string(a->head_dim) + " dims";
+    s.attention = &attention_path(options.kv_format, true);
+    if (!s.attention->supported(a->head_dim, a->q_heads, a->kv_heads)) return refuse("attention of " + s.portable_for);
+  }
+  const AttentionPath& attention = *s.attention;
   s.max_extend_parts = attention.max_extend_parts;
   s.limits = limits;
   s.logits_stride = (s.widths.vocab + 3) / 4 * 4;
@@ -104,10 +113,6 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
     for_each_product(block, count);
     s.has_post_norm |= post_norm_width(block) > 0;
     if (const auto* a = std::get_if<AttentionBlock>(&block)) {
-      if (!attention.supported(a->head_dim, a->q_heads, a->kv_heads)) {
-        return refuse("attention of " + std::to_string(a->q_heads) + " query and " + std::to_string(a->kv_heads) +
-                      " KV heads of " + std::to_string(a->head_dim) + " dims");
-      }
       GroupShape& g = s.groups[a->group];
       if (g.q_heads != 0 && (g.q_heads != a->q_heads || g.head_dim != a->head_dim))
         return refuse("layers of one KV group differ in shape");

@@ -20,6 +20,8 @@ struct GroupShape {
 };
 
 struct CudaShape {
+  const AttentionPath* attention = nullptr;  // of all layers
+  std::string portable_for;  // the layer for whose sake that is the path of any GPU, or ""
   BlockWidths widths;
   StepLimits limits;
   GroupShape groups[kMaxKvGroups];
@@ -62,7 +64,6 @@ void for_each_product(const LayerBlock& block, const Fn& fn) {
 constexpr bool needs_widening(WeightForm form) { return form != WeightForm::kBf16 && form != WeightForm::kF16; }
 
 // kUnsupported: what no kernel serves. kInvalidArgument: a tuning table that the GPU cannot follow. The GPU is current.
-Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits, const AttentionPath& attention,
-                               const BackendOptions& options);
+Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits, const BackendOptions& options);
 
 }  // namespace tailrace::cuda
