@@ -563,7 +563,7 @@ int run_small() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "all";
+  const std::string mode = mode_of(argc, argv, "check small bench");
   int failed = 0;
   if (mode == "all" || mode == "check") failed = run_checks();
   if (mode == "small") failed = run_small();

@@ -113,7 +113,7 @@ void run_sweep() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string what = argc > 1 ? argv[1] : "all";
+  const std::string what = mode_of(argc, argv, "check small small-fp8 bench sweep");
   int failed = 0;
   for (const bool fp8 : {false, true}) {
     if (what == "check" || what == "all") failed += run_checks(all_cases(), fp8);

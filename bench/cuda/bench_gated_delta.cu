@@ -345,7 +345,7 @@ void run_bench() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "all";
+  const std::string mode = mode_of(argc, argv, "check small bench");
   GPU_CHECK(prepare_delta());
   int failed = 0;
   if (mode != "bench") failed = run_checks(mode == "small");

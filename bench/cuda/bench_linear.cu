@@ -551,7 +551,7 @@ void run_wide() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "all";
+  const std::string mode = mode_of(argc, argv, "check small bench few wide");
   int failed = 0;
   const bool all = mode == "all", bench = all || mode == "bench";
   GPU_CHECK(prepare_linear());

@@ -147,7 +147,7 @@ void run_sweep() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string what = argc > 1 ? argv[1] : "all";
+  const std::string what = mode_of(argc, argv, "check bench sweep");
   int failed = 0;
   if (what == "check" || what == "all") failed = run_checks();
   if (what == "bench" || what == "all") run_bench();

@@ -171,7 +171,7 @@ void run_bench() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string what = argc > 1 ? argv[1] : "all";
+  const std::string what = mode_of(argc, argv, "check bench");
   int failed = 0;
   for (const bool fp8 : {false, true}) {
     if (what != "bench") failed += check_decode(fp8) + check_extend(fp8);

@@ -581,7 +581,7 @@ void run_bench() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string what = argc > 1 ? argv[1] : "all";
+  const std::string what = mode_of(argc, argv, "check small bench");
   int failed = 0;
   if (what == "check" || what == "all") failed = run_checks(argc > 2 ? std::atoll(argv[2]) : 0);
   if (what == "small") failed = run_small();

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace tailrace::cuda::workbench {
@@ -23,6 +24,14 @@ inline void check(cudaError_t error, const char* what, int line) {
   std::exit(1);
 }
 #define GPU_CHECK(call) ::tailrace::cuda::workbench::check((call), #call, __LINE__)
+
+// What a program is to do, "all" by default. Ends it where that is none of `modes`, words with a blank between.
+inline std::string mode_of(int argc, char** argv, const std::string& modes) {
+  const std::string mode = argc > 1 ? argv[1] : "all";
+  if (!mode.empty() && (" all " + modes + " ").find(" " + mode + " ") != std::string::npos) return mode;
+  std::fprintf(stderr, "%s: not a mode: %s; say all %s\n", argv[0], mode.c_str(), modes.c_str());
+  std::exit(2);
+}
 
 inline float bf16_round(float v) { return __bfloat162float(__float2bfloat16(v)); }
 
