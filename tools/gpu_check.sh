@@ -14,6 +14,22 @@ run() {
   "$@" || { echo "FAILED ($?): $*"; failed=1; }
 }
 
+# Starts a command beside what follows; collect waits for all of them and says what they said.
+started=()
+later() {
+  local log=later_${#started[@]}.log
+  { say "$*"; "$@" || echo "FAILED ($?): $*"; } >$log 2>&1 &
+  started+=($log)
+}
+collect() {
+  wait
+  local log
+  for log in "${started[@]}"; do
+    cat $log
+    ! grep -q "^FAILED" $log || failed=1
+  done
+}
+
 speed() {
   run ./tailrace_ids --model "$@" --device cuda --prompts 1 --prompt-len 128 --output-len 256 --stats
   run ./tailrace_ids --model "$@" --device cuda --prompts 16 --prompt-len 128 --output-len 128 --arrivals 5 --stats
@@ -68,26 +84,46 @@ elif [ $# -gt 0 ]; then
   speed "$@"
 else
   for program in bench_*; do run "./$program" check; done
-  run ./gpu_engine_test --gtest_brief=1 --gtest_filter='*cuda*'
-  for model in goldens/gguf_* goldens/gpt_oss* goldens/gemma4 goldens/gemma4_nvfp4 goldens/qwen3_5 goldens/qwen3_5_moe goldens/qwen3_5_moe_fp8 goldens/qwen3_5_moe_nvfp4 models/*; do
+  run ./gpu_engine_test --gtest_brief=1 --gtest_filter='*cuda*' >engine_test.log
+  cat engine_test.log
+  # A test that found no GPU is skipped, which would pass.
+  [ "$(sed -n 's/^\[==========\] \([0-9]*\) tests.*/\1/p' engine_test.log)" = "$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests.*/\1/p' engine_test.log)" ] ||
+    { echo "FAILED: tests of the engine were skipped"; failed=1; }
+  # Memory errors of a whole engine's kernels and races in each kernel's shared memory, on shapes small enough for that: beside
+  # the comparisons, since the checker's own work on the host is most of their time.
+  for program in "./tailrace_ids --model goldens/gguf_llama/model.gguf --device cuda --max-total-tokens 4096 --prompts 3 --prompt-len 40 --output-len 6" \
+                 "./bench_sampler small"; do
+    later compute-sanitizer --tool memcheck --error-exitcode 1 $program
+  done
+  for kernel in decode extend experts gated_delta linear sampler; do
+    later timeout 240 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small
+  done
+  for kernel in decode extend; do
+    later timeout 240 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small-fp8
+  done
+  compare=(--device cuda --max-total-tokens 16384 --prompts 8 --output-len 24 --compare)
+  for model in goldens/gguf_* goldens/gpt_oss* goldens/gemma4* goldens/qwen3_5* goldens/fp8_* goldens/llama3 goldens/qwen2 \
+               goldens/qwen3 goldens/mistral models/*; do
     [ -e "$model" ] || continue
     bounds=()
     # Where two experts' logits are close, another order of sums takes another expert: a step of the function, whatever
     # the precision. A token that led by 1.0 was seen to change so, of these models' logits.
-    [[ $model == *gpt_oss* || $model == *gemma4* || $model == *_moe* ]] && bounds=(--tolerance 1 --max-forced 0.1)
-    # A state carries every rounding of a prompt on; checkpoints to start from lie 128 tokens apart or more.
-    [[ $model == *qwen3_5 ]] && bounds=(--max-forced 0.05)
+    case $model in
+      *gpt_oss*) bounds=(--tolerance 0.5 --max-forced 0.06) ;;
+      *gemma4_dense*) bounds=(--tolerance 0.15) ;;
+      *gemma4*) bounds=(--tolerance 1) ;;
+      *_moe*) bounds=(--tolerance 0.3 --max-forced 0.04) ;;
+      # A state carries every rounding of a prompt on; checkpoints to start from lie 128 tokens apart or more.
+      *qwen3_5) bounds=(--max-forced 0.05) ;;
+    esac
     length=100
     [[ $model == *qwen3_5* ]] && length=400
     [ -f "$model/model.gguf" ] && model=$model/model.gguf
-    run ./tailrace_ids --model "$model" --device cuda --prompts 8 --prompt-len $length --output-len 24 --compare \
-      "${bounds[@]}"
+    run ./tailrace_ids --model "$model" "${compare[@]}" --prompt-len $length "${bounds[@]}"
   done
-  run ./tailrace_ids --model goldens/gguf_llama/model.gguf --device cuda --prompts 8 --prompt-len 100 --output-len 24 --mixed fold --compare
-  # A key or value in FP8 moves by a sixteenth where bf16 before it rounds the other way.
+  run ./tailrace_ids --model goldens/gguf_llama/model.gguf "${compare[@]}" --prompt-len 100 --mixed fold
   for model in goldens/gguf_llama goldens/gguf_gemma3; do
-    run ./tailrace_ids --model $model/model.gguf --device cuda --kv-cache-dtype fp8 --prompts 8 --prompt-len 100 --output-len 24 \
-      --compare --tolerance 0.4 --max-forced 0.08
+    run ./tailrace_ids --model $model/model.gguf "${compare[@]}" --prompt-len 100 --kv-cache-dtype fp8
   done
   # The CPU multiplies quantised weights with activations of 8 bits, the GPU with 16: the bounds are what that does to logits.
   # The demo model is unsure of what follows random ids: one token in twenty leads by less than that.
@@ -95,22 +131,11 @@ else
     bounds=(--tolerance 0.1)
     [[ $model == *demo ]] && bounds=(--tolerance 0.25 --max-forced 0.08)
     for file in "$model"/*.gguf; do
-      [ -f "$file" ] && run ./tailrace_ids --model "$file" --device cuda --prompts 8 --prompt-len 100 --output-len 24 --compare \
-        --reference cpu "${bounds[@]}"
+      [ -f "$file" ] && run ./tailrace_ids --model "$file" "${compare[@]}" --prompt-len 100 --reference cpu "${bounds[@]}"
     done
   done
   stop_ids --model goldens/gguf_llama/model.gguf --device cuda --prompts 4 --prompt-len 40 --output-len 24
-  # Memory errors of a whole engine's kernels and races in each kernel's shared memory, on shapes small enough for that.
-  for program in "./tailrace_ids --model goldens/gguf_llama/model.gguf --device cuda --prompts 3 --prompt-len 40 --output-len 6" \
-                 "./bench_sampler small"; do
-    run compute-sanitizer --tool memcheck --error-exitcode 1 $program
-  done
-  for kernel in decode extend experts gated_delta linear sampler; do
-    run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small
-  done
-  for kernel in decode extend; do
-    run timeout 120 compute-sanitizer --tool racecheck --error-exitcode 1 ./bench_$kernel small-fp8
-  done
+  collect
   contracts "${steps[@]}" --prompts 8 --prompt-len 2000
   run ./tailrace_ids "${steps[@]}" --idle-table
 fi
