@@ -113,8 +113,9 @@ void tk_grammars_free(tk_grammars* grammars);
 typedef enum { TK_LARK = 0, TK_JSON_SCHEMA = 1, TK_REGEX = 2 } tk_grammar_kind;
 
 /* outer: Lark text of the whole answer, which calls the body as @body; empty: the body is the whole answer. body may be
- * empty where outer does not call it. Bounded in size, nesting, states and time (TK_TOO_LARGE, TK_INVALID). */
-tk_status tk_grammar_compile(const tk_grammars* grammars, tk_str outer, tk_grammar_kind kind, tk_str body,
+ * empty where outer does not call it. keep: whether the last few that were asked for are to hold it, compiled. Bounded in
+ * size, nesting, states and time (TK_TOO_LARGE, TK_INVALID). */
+tk_status tk_grammar_compile(const tk_grammars* grammars, tk_str outer, tk_grammar_kind kind, tk_str body, int32_t keep,
                              tk_grammar** out, tk_string* error);
 void tk_grammar_free(tk_grammar* grammar);
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "server/api_error.h"
 #include "server/openai_request.h"
@@ -15,5 +17,11 @@ using CompiledForm = std::shared_ptr<const TokenConstraint>;
 // 503 when too many are being compiled.
 ApiExpected<CompiledForm> chat_constraint(const ServedModel& model, const ChatRequest& request, ThinkStart start);
 ApiExpected<CompiledForm> completion_constraint(const ServedModel& model, const CompletionRequest& request);
+
+// The field that asks for a grammar: the form's, or "tools" where calls are kept to one; "" where nothing does.
+std::string grammar_field(const std::optional<AnswerForm>& form, const ToolParams& tools = {});
+
+// What is wrong with the grammar that `field` asks for, found when it is compiled or on the answer's way.
+ApiError grammar_error(const Status& status, const std::string& field);
 
 }  // namespace tailrace

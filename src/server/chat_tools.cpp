@@ -61,13 +61,20 @@ ApiExpected<Json> check_tools(const Json& tools, std::set<std::string>& strict) 
   return out;
 }
 
+using Names = std::set<std::string>;
+
+Names offered_names(const ToolParams& params) {
+  Names out;
+  for (const Json& tool : params.offered) out.insert(tool["function"]["name"].get<std::string>());
+  return out;
+}
+
 // The member "name", one of the offered functions'.
-std::string read_offered_name(FieldReader& fields, const ToolParams& params) {
+std::string read_offered_name(FieldReader& fields, const Names& offered) {
   std::string name;
   if (fields.get("name") == nullptr) fields.set_error("name", "is required");
   fields.read("name", name, kMaxTextBytes);
-  const auto offered = [&](const Json& tool) { return tool["function"]["name"] == name; };
-  if (fields.ok() && std::none_of(params.offered.begin(), params.offered.end(), offered)) {
+  if (fields.ok() && offered.count(name) == 0) {
     fields.set_error("name", "'" + name.substr(0, kMaxToolNameBytes) + "' is not among the tools");
   }
   fields.refuse_unknown();
@@ -75,13 +82,13 @@ std::string read_offered_name(FieldReader& fields, const ToolParams& params) {
 }
 
 // {"type": "function", "function": {"name"}} after its type; nothing else may stand beside them.
-std::string read_nested_name(FieldReader& fields, const ToolParams& params) {
+std::string read_nested_name(FieldReader& fields, const Names& offered) {
   const Json* function = fields.get("function");
   fields.refuse_unknown();
   if (fields.ok() && (function == nullptr || !function->is_object())) fields.set_error("function", "must be an object");
   if (!fields.ok()) return "";
   FieldReader inner(*function, fields.path("function."));
-  std::string name = read_offered_name(inner, params);
+  std::string name = read_offered_name(inner, offered);
   if (!inner.ok()) fields.adopt(*inner.error());
   return name;
 }
@@ -92,7 +99,7 @@ void read_choice_object(FieldReader& fields, const Json& choice, ToolParams& out
   std::string type;
   reader.read("type", type, 64);
   if (reader.ok() && type == "function") {
-    out.forced = read_nested_name(reader, out);
+    out.forced = read_nested_name(reader, offered_names(out));
   } else if (reader.ok() && type == "allowed_tools") {
     const Json* allowed = reader.get("allowed_tools");
     if (allowed == nullptr || !allowed->is_object()) reader.set_error("allowed_tools", "must be an object");
@@ -182,7 +189,9 @@ ApiExpected<Json> check_function(const Json& function, const std::string& path, 
   return out;
 }
 
-void read_forced_name(FieldReader& fields, ToolParams& out) { out.forced = read_offered_name(fields, out); }
+void read_forced_name(FieldReader& fields, ToolParams& out) {
+  out.forced = read_offered_name(fields, offered_names(out));
+}
 
 void read_allowed_tools(FieldReader& fields, bool nested, ToolParams& out) {
   std::string mode;
@@ -193,7 +202,8 @@ void read_allowed_tools(FieldReader& fields, bool nested, ToolParams& out) {
   if (tools == nullptr || !tools->is_array() || tools->empty()) {
     fields.set_error("tools", "must be an array of functions, at least one");
   }
-  std::set<std::string> names;
+  const Names offered = offered_names(out);
+  Names names;
   for (size_t i = 0; fields.ok() && i < tools->size(); ++i) {
     const std::string path = fields.path(at("tools", i));
     if (!(*tools)[i].is_object()) return fields.adopt(not_object(path, (*tools)[i]).value());
@@ -201,7 +211,7 @@ void read_allowed_tools(FieldReader& fields, bool nested, ToolParams& out) {
     std::string type;
     entry.read("type", type, 64);
     if (type != "function") entry.set_error("type", "must be function", "unsupported_parameter");
-    names.insert(nested ? read_nested_name(entry, out) : read_offered_name(entry, out));
+    names.insert(nested ? read_nested_name(entry, offered) : read_offered_name(entry, offered));
     if (!entry.ok()) fields.adopt(*entry.error());
   }
   if (!fields.ok()) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "server/answer_constraint.h"
 #include "server/sse.h"
 
 namespace tailrace {
@@ -11,15 +12,18 @@ namespace {
 // Larger answers are put together by a worker.
 constexpr int32_t kLargeAnswerTokens = 4096;
 constexpr size_t kLargeLogprobs = 256;
-// Of one choice at a time: what the engine has got ahead meanwhile waits until other connections had their turn, and until it is
-// known whether the client takes what was written.
+// Of one choice at a time: what the engine has got ahead meanwhile waits until other connections had their turn, and
+// until it is known whether the client takes what was written.
 constexpr size_t kTurnEvents = 256;
 
 double seconds_between(int64_t from_ns, int64_t to_ns) {
   return from_ns > 0 && to_ns >= from_ns ? static_cast<double>(to_ns - from_ns) * 1e-9 : -1.0;
 }
 
-ApiError engine_error(const Status& status) {
+ApiError engine_error(const Status& status, const std::string& grammar_field) {
+  // Of a request that was checked, only its grammar can still turn out to be wrong.
+  const bool wrong = status.code() == StatusCode::kInvalidArgument;
+  if (wrong && !grammar_field.empty()) return grammar_error(status, grammar_field);
   ApiError error = from_status(status);
   if (status.code() == StatusCode::kTooLarge) {  // the request's lengths, not its body
     error.http_status = 400;
@@ -89,7 +93,7 @@ void Generation::pump(size_t index) {
                    return event.kind == TokenEvent::Kind::kToken;
                  }));
   for (auto& event : events) choice.stream.accept(std::move(event));
-  if (!choice.stream.error().ok()) return end_with_error(engine_error(choice.stream.error()));
+  if (!choice.stream.error().ok()) return end_with_error(engine_error(choice.stream.error(), plan_.grammar_field));
   emit(index);
   if (!choice.stream.ended()) return;
   choice.finish_sent = true;

@@ -52,7 +52,8 @@ ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const Generati
   if (prompt == 0) return bad_field(field, std::string(field) + " has no tokens");
   const std::string start = "This model's maximum context length is " + std::to_string(limit) + " tokens. However, ";
   if (prompt >= limit) {
-    return bad_field(field, start + "your prompt has " + std::to_string(prompt) + " tokens, which leaves no room for an answer.",
+    return bad_field(field, start + "your prompt has " + std::to_string(prompt) +
+                                " tokens, which leaves no room for an answer.",
                      "context_length_exceeded");
   }
   if (params.max_tokens && !params.end_with_context && prompt + *params.max_tokens > limit) {
@@ -68,7 +69,8 @@ ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const Generati
     max_tokens = std::min<int64_t>(max_tokens, *wanted);
   }
   if (params.min_tokens > max_tokens) {
-    return bad_field("min_tokens", "min_tokens is more than the " + std::to_string(max_tokens) + " tokens the answer may have");
+    return bad_field("min_tokens", "min_tokens is more than the " + std::to_string(max_tokens) +
+                                       " tokens the answer may have");
   }
   return static_cast<int32_t>(max_tokens);
 }
@@ -197,6 +199,7 @@ ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatReques
   }
   auto plan = make_plan(model, request.params, ApiDialect::kChat, std::move(prompts), std::move(*constraint), seeds);
   if (!plan) return plan;
+  plan->grammar_field = grammar_field(request.params.form, request.tools);
   plan->output.format = model.output;
   plan->output.think_start = prompt->think_start;
   if (!request.tools.offered.empty()) {
@@ -226,8 +229,10 @@ ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const Comp
   }
   auto constraint = completion_constraint(model, request);
   if (!constraint) return api_fail(constraint.error());
-  return make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), std::move(*constraint), seeds,
-                   request.echo ? prompt_texts(model, request) : std::vector<std::string>());
+  auto plan = make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), std::move(*constraint),
+                        seeds, request.echo ? prompt_texts(model, request) : std::vector<std::string>());
+  if (plan) plan->grammar_field = grammar_field(request.params.form);
+  return plan;
 }
 
 }  // namespace tailrace

@@ -40,6 +40,7 @@ struct GenerationPlan {
   TextPosition position = TextPosition::kBegin;
   std::shared_ptr<const Tokenizer> tokenizer;
   OutputPlan output;
+  std::string grammar_field;             // which asks for the requests' constraint, and is told of its failures; or ""
   int64_t received_ns = 0;
   std::shared_ptr<RequestEntry> entry;  // told of what becomes of it; null: nobody listens
 };
@@ -49,8 +50,9 @@ struct GenerationPlan {
 ApiExpected<ChatPrompt> chat_prompt(const ServedModel& model, const ChatRequest& request);
 
 // Errors: chat_prompt's; 400 context_length_exceeded when the prompt leaves no room for one token, or prompt +
-// max_tokens is more than the context (never clamped but where end_with_context says so); what the chat template says. Without max_tokens an answer may use
-// what the prompt leaves (or generation_config's max_new_tokens, when that is less).
+// max_tokens is more than the context (never clamped but where end_with_context says so); what the chat template says.
+// Without max_tokens an answer may use what the prompt leaves (or generation_config's max_new_tokens, when that is
+// less).
 ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatRequest& request, SeedSource& seeds);
 ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const CompletionRequest& request,
                                             SeedSource& seeds);

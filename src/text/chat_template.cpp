@@ -24,6 +24,9 @@ Expected<std::string> to_json(const ChatInput& input) {
   }
 }
 
+// A text that templates write as it stands, of no other message.
+std::string mark(size_t message) { return "probe" + std::to_string(message) + "."; }
+
 }  // namespace
 
 Expected<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(std::string_view source,
@@ -39,21 +42,58 @@ Expected<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(std::string_
   if (status != TK_OK) return fail(to_status(status, error));
   std::shared_ptr<ChatTemplate> out(new ChatTemplate(handle, std::string(source)));
   // Nothing is to be told from a template that does not even write a plain conversation.
-  if (out->writes("uau")) out->habits_ = {.later_system = out->writes("susasus"), .user_runs = out->writes("uuauu")};
+  out->writes_chats_ = out->writes("uau");
+  if (!out->writes_chats_) return out;
+  const bool results = out->writes("uct"), system = results && out->writes("su");
+  out->habits_ = {.later_system = out->writes("susasus"),
+                  .system_always = !system || out->writes("suct"),
+                  .user_runs = out->writes("uuauu"),
+                  .late_results = !results || (out->writes("ucut") && out->writes("ucat"))};
   return out;
 }
 
 bool ChatTemplate::writes(std::string_view roles) const {
-  const auto content = [](size_t i) { return "probe" + std::to_string(i) + "."; };
+  constexpr const char* kCallId = "abcDEF123";  // as Mistral's templates want it
+  const OrderedJson none = OrderedJson::object(), parameters = {{"type", "object"}, {"properties", none}};
+  const OrderedJson function = {{"name", "probe"}, {"description", ""}, {"parameters", parameters}};
+  const OrderedJson call = {{"name", "probe"}, {"arguments", none}};
   ChatInput input;
   for (size_t i = 0; i < roles.size(); ++i) {
-    const char* role = roles[i] == 's' ? "system" : roles[i] == 'u' ? "user" : "assistant";
-    input.messages.push_back({{"role", role}, {"content", content(i)}});
+    const char role = roles[i];
+    OrderedJson message = {{"role", role == 's' ? "system" : role == 'u' ? "user" : role == 't' ? "tool" : "assistant"},
+                           {"content", role == 'c' ? "" : mark(i)}};
+    if (role == 't') message["tool_call_id"] = kCallId;
+    if (role == 'c') {
+      input.tools = OrderedJson::array({{{"type", "function"}, {"function", function}}});
+      message["tool_calls"] = OrderedJson::array({{{"id", kCallId}, {"type", "function"}, {"function", call}}});
+    }
+    input.messages.push_back(std::move(message));
   }
   const auto text = render(input);
   size_t at = 0;
-  for (size_t i = 0; text && i < roles.size() && at != std::string::npos; ++i) at = text->find(content(i), at);
+  for (size_t i = 0; text && i < roles.size() && at != std::string::npos; ++i) {
+    if (roles[i] != 'c') at = text->find(mark(i), at);
+  }
   return text && at != std::string::npos;
+}
+
+std::optional<size_t> ChatTemplate::left_out(const ChatInput& input) const {
+  if (!writes_chats_) return std::nullopt;
+  ChatInput marked = input;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < marked.messages.size(); ++i) {
+    OrderedJson& message = marked.messages[i];
+    OrderedJson& content = message["content"];
+    if (message["role"] == "assistant" || !content.is_string() || content == "") continue;
+    content = mark(i);
+    places.push_back(i);
+  }
+  const auto text = render(marked);
+  if (!text) return std::nullopt;  // it acts on what the texts say
+  for (const size_t i : places) {
+    if (text->find(mark(i)) == std::string::npos) return i;
+  }
+  return std::nullopt;
 }
 
 ChatTemplate::~ChatTemplate() { tk_template_free(handle_); }

@@ -42,8 +42,10 @@ struct RenderedPrompt {
 
 // Conversations that not every template can write: some raise at them, some leave a message out.
 struct TemplateHabits {
-  bool later_system = true;  // system messages behind the first message
-  bool user_runs = true;     // one user message after another
+  bool later_system = true;   // system messages behind the first message
+  bool system_always = true;  // the first one also where no user's message comes last
+  bool user_runs = true;      // one user message after another
+  bool late_results = true;   // other messages between a call and its result
 };
 
 // Thread-safe and immutable.
@@ -67,17 +69,24 @@ class ChatTemplate {
   Expected<RenderedPrompt> render_ids(const ChatInput& input, const Tokenizer& tokenizer,
                                       const std::vector<TokenId>& control_ids) const;
 
+  // The first message of system, user or tool whose text the template leaves out of this conversation, which it
+  // renders; none where all come, or where it does not even write a plain one. Found by rendering it once more with
+  // marks for texts.
+  std::optional<size_t> left_out(const ChatInput& input) const;
+
   const std::string& source() const { return source_; }
   // Found by rendering such conversations, when it was compiled.
   const TemplateHabits& habits() const { return habits_; }
 
  private:
   ChatTemplate(tk_template* handle, std::string source) : handle_(handle), source_(std::move(source)) {}
-  // Whether every message comes, in its order. `roles`: s(ystem), u(ser) or a(ssistant), a message each.
+  // Whether every message comes, in its order. `roles`: s(ystem), u(ser), a(ssistant), c(all) or t(ool), a message
+  // each.
   bool writes(std::string_view roles) const;
 
   tk_template* handle_;
   std::string source_;
+  bool writes_chats_ = false;  // plain ones
   TemplateHabits habits_;
 };
 

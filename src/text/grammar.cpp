@@ -67,12 +67,13 @@ Expected<std::unique_ptr<const Grammars>> Grammars::create(std::shared_ptr<const
   return std::unique_ptr<const Grammars>(new Grammars(std::move(tokenizer), handle));
 }
 
-Expected<std::shared_ptr<const TokenConstraint>> Grammars::compile(const GrammarSource& source) const {
+Expected<std::shared_ptr<const TokenConstraint>> Grammars::compile(const GrammarSource& source,
+                                                                   bool keep) const {
   const TextkitCall call;
   tk_grammar* handle = nullptr;
   tk_string error{};
   const tk_status status = tk_grammar_compile(handle_, tailrace::to_tk(source.outer), to_tk(source.kind),
-                                              tailrace::to_tk(source.body), &handle, &error);
+                                              tailrace::to_tk(source.body), keep ? 1 : 0, &handle, &error);
   if (status != TK_OK) return fail(to_status(status, error));
   return std::make_shared<const CompiledGrammar>(handle);
 }

@@ -38,7 +38,8 @@ class Grammars {
   Grammars(const Grammars&) = delete;
 
   // kInvalidArgument, kUnsupported or kTooLarge say what is wrong with the source; kResourceExhausted: try again.
-  Expected<std::shared_ptr<const TokenConstraint>> compile(const GrammarSource& source) const;
+  // `keep`: among the last few, which cost nothing when they are asked for again.
+  Expected<std::shared_ptr<const TokenConstraint>> compile(const GrammarSource& source, bool keep = true) const;
 
  private:
   Grammars(std::shared_ptr<const Tokenizer> tokenizer, tk_grammars* handle)

@@ -83,6 +83,41 @@ TEST_F(TextModelTest, what_a_template_cannot_write_is_found_out) {
   EXPECT_EQ(habits("{% if loop.last %}" + plain + "{% endif %}"), "system runs") << "not a conversation: nothing is known";
 }
 
+TEST_F(TextModelTest, texts_that_a_template_leaves_out_are_found) {
+  const auto load_template = [&](const std::string& source) {
+    write("chat_template.jinja", source);
+    return load()->chat_template;
+  };
+  const OrderedJson call = OrderedJson::parse(
+      R"([{"id":"abcDEF123","type":"function","function":{"name":"f","arguments":{}}}])");
+  const OrderedJson messages = {{{"role", "system"}, {"content", "s"}},
+                                {{"role", "user"}, {"content", "u"}},
+                                {{"role", "assistant"}, {"content", ""}, {"tool_calls", call}},
+                                {{"role", "tool"}, {"content", "t"}, {"tool_call_id", "abcDEF123"}}};
+  const ChatInput input{.messages = messages};
+  const auto whole = load_template("{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}");
+  EXPECT_TRUE(whole->habits().system_always && whole->habits().late_results);
+  EXPECT_FALSE(whole->left_out(input));
+  // As Mistral's does.
+  const auto last = load_template(
+      "{% for m in messages if m.role != 'system' %}"
+      "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}{{ messages[0].content }} {% endif %}"
+      "{{ m.content }} {% endfor %}");
+  EXPECT_FALSE(last->habits().system_always);
+  EXPECT_TRUE(last->habits().late_results);
+  EXPECT_EQ(last->left_out(input), 0u);
+  EXPECT_FALSE(last->left_out({.messages = {messages[0], messages[1]}}));
+  // As Gemma 4's does.
+  const auto adjacent = load_template(
+      "{% for m in messages %}{% if m.role != 'tool' or loop.previtem.role != 'user' and "
+      "(loop.previtem.tool_calls is defined or loop.previtem.role == 'tool') %}{{ m.content }} {% endif %}"
+      "{% endfor %}");
+  EXPECT_TRUE(adjacent->habits().system_always);
+  EXPECT_FALSE(adjacent->habits().late_results);
+  EXPECT_FALSE(adjacent->left_out(input));
+  EXPECT_EQ(adjacent->left_out({.messages = {messages[1], messages[2], messages[1], messages[3]}}), 3u);
+}
+
 TEST_F(TextModelTest, a_template_that_refuses_a_short_chat_is_found_out_without_a_client) {
   EXPECT_TRUE(load()->try_chat().ok()) << "no template: nothing to try";
   write("chat_template.jinja", "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}");

@@ -73,12 +73,12 @@ void FakeEngine::admit() {
 }
 
 // The script's token where anything is allowed. Else ends an answer where that is allowed, or mostly closes what is open, so that it comes to an end.
-TokenId FakeEngine::constrained_token(Row& row) {
+Expected<TokenId> FakeEngine::constrained_token(Row& row) {
   const bool first = row.constraint == nullptr;
   if (first) row.constraint = row.request->constraint->start().value();
   std::vector<uint32_t> mask(mask_words(text_.vocab_size));
   const Status status = row.constraint->next(std::span(&row.last, first ? 0 : 1), mask);
-  CHECK(status.ok());
+  if (!status.ok()) return fail(status);
   const auto allowed = [&](TokenId id) { return (mask[id / 32] >> (id % 32) & 1) != 0; };
   std::vector<TokenId> choices;
   for (TokenId id = 0; id < text_.vocab_size; ++id) {
@@ -97,8 +97,9 @@ bool FakeEngine::step(Row& row) {
   const Request& request = *row.request;
   if (request.stream->cancelled()) return finish(request, FinishReason::kCancelled), false;
   if (fail_all) return finish(request, FinishReason::kError, Status(StatusCode::kInternal, "the device failed")), false;
-  const TokenId token = request.constraint ? constrained_token(row) : text_.next(row.last);
-  row.last = token;
+  const Expected<TokenId> chosen = request.constraint ? constrained_token(row) : text_.next(row.last);
+  if (!chosen) return finish(request, FinishReason::kError, chosen.error()), false;
+  const TokenId token = row.last = *chosen;
   ++row.generated;
   if (row.generated == 1) request.stream->times.first_token_ns = now_ns();
   TokenEvent event;

@@ -45,7 +45,7 @@ class FakeEngine {
 
   void run();
   void admit();
-  TokenId constrained_token(Row& row);
+  Expected<TokenId> constrained_token(Row& row);
   bool step(Row& row);    // false: the row has ended
   void finish(const Request& request, FinishReason reason, Status error = Status());
   void publish();

@@ -134,6 +134,54 @@ TEST(Forms, what_cannot_be_kept_is_refused_by_name) {
   EXPECT_EQ(answer.status, 200) << answer.error.dump();
 }
 
+// One function's schema that cannot be kept takes nothing from the others'.
+TEST(Forms, only_the_schema_that_cannot_be_kept_is_dropped) {
+  ServerFixture fixture(qwen_options());
+  Json offered = tools();
+  offered[0]["function"]["strict"] = false;
+  for (const char* name : {"run", "get_time"}) {
+    Json body = chat_body("abc", {{"tools", offered}, {"parallel_tool_calls", false}});
+    body["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
+    const Answer alone = fixture.ask(body);
+    ASSERT_EQ(alone.calls.size(), 1u) << alone.error;
+    ASSERT_EQ(alone.calls[0].size(), 1u);
+    EXPECT_EQ(Json::parse(alone.calls[0][0].arguments).contains("cmd"), std::string(name) == "run");
+  }
+  offered.erase(1);
+  for (int i = 0; i < 3; ++i) {  // whichever is called, but for the last, keeps its schema
+    Json like = offered[0];
+    like["function"]["name"] = "run" + std::to_string(i);
+    offered.push_back(like);
+  }
+  offered.push_back(tools()[1]);
+  for (int i = 0; i < 5; ++i) {
+    const Answer any = fixture.ask(chat_body("abc", {{"tools", offered}, {"tool_choice", "required"}}));
+    ASSERT_EQ(any.status, 200) << any.error;
+    for (const AnswerCall& call : any.calls[0]) {
+      EXPECT_TRUE(call.name == "get_time" || Json::parse(call.arguments).contains("cmd")) << shown(any.calls[0]);
+    }
+  }
+}
+
+// What compiles may still outgrow its bounds on the answer's way.
+TEST(Forms, a_grammar_that_grows_too_complex_is_the_fields_fault) {
+  ServerFixture fixture(qwen_options());
+  // Each character can have begun any of a hundred rules, and all that are open end together.
+  std::string grammar = "start: s \"\\n\"\ns: /[!-~]/", rules;
+  for (int i = 0; i < 100; ++i) {
+    const std::string rule = "t" + std::to_string(i);
+    grammar += " | /[!-~]/ " + rule;
+    rules += rule + ": s\n";
+  }
+  const Json body = chat_body("abc", {{"guided_grammar", grammar + "\n" + rules}, {"max_tokens", 200}});
+  const Answer answer = fixture.ask(body);
+  ASSERT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.error["code"], "invalid_grammar") << answer.error;
+  EXPECT_EQ(answer.error["param"], "guided_grammar");
+  EXPECT_EQ(answer.error["message"].get<std::string>().rfind("guided_grammar: ", 0), 0u) << answer.error;
+  EXPECT_EQ(answer.error["message"].get<std::string>().find('<'), std::string::npos) << answer.error;
+}
+
 TEST(Forms, a_bomb_of_one_client_leaves_the_others_served) {
   ServerFixture fixture;
   std::string chain = "start: a0\n";

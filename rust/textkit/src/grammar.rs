@@ -96,8 +96,9 @@ impl Grammars {
         Ok(Grammars { factory, compilers: AtomicUsize::new(0), kept: Mutex::new(Vec::new()) })
     }
 
-    /// `outer` (Lark, may be empty) is the whole answer and calls `body`, unless that is empty, as @body.
-    pub fn compile(self: &Arc<Self>, outer: &str, kind: Kind, body: &str) -> Outcome<Arc<Grammar>> {
+    /// `outer` (Lark, may be empty) is the whole answer and calls `body`, unless that is empty, as @body. `keep`: for
+    /// whoever asks for the same again.
+    pub fn compile(self: &Arc<Self>, outer: &str, kind: Kind, body: &str, keep: bool) -> Outcome<Arc<Grammar>> {
         let grammar = top_level(outer, kind, body)?;
         let source = format!("{outer}\0{}\0{body}", kind as i32);
         let kept = || self.kept.lock().unwrap_or_else(|e| e.into_inner());
@@ -110,6 +111,9 @@ impl Grammars {
             }
         }
         let compiled = Arc::new(self.compile_apart(grammar)?);
+        if !keep {
+            return Ok(compiled);
+        }
         let mut kept = kept();
         if kept.len() >= MAX_KEPT {
             kept.remove(0);
@@ -185,11 +189,11 @@ impl Run {
     }
 }
 
-/// The first lines of an error: later ones quote the grammar.
+/// The first lines of an error, without llguidance's marks: later ones quote the grammar.
 fn readable(message: &str) -> String {
     let cut: String = message.trim().chars().take(400).collect();
-    let lines: Vec<&str> = cut.lines().map(str::trim).filter(|l| !l.is_empty()).take(3).collect();
-    lines.join("; ")
+    let lines = cut.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('<'));
+    lines.take(3).collect::<Vec<_>>().join("; ")
 }
 
 fn top_level(outer: &str, kind: Kind, body: &str) -> Outcome<TopLevelGrammar> {

@@ -41,6 +41,7 @@ pub unsafe extern "C" fn tk_grammar_compile(
     outer: TkStr,
     kind: i32,
     body: TkStr,
+    keep: i32,
     out: *mut *mut Arc<Grammar>,
     error: *mut TkString,
 ) -> i32 {
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn tk_grammar_compile(
             2 => Kind::Regex,
             _ => return failure(Code::Internal, "no such kind of grammar"),
         };
-        let grammar = (*grammars).compile(outer.text("the grammar")?, kind, body.text("the grammar")?)?;
+        let grammar = (*grammars).compile(outer.text("the grammar")?, kind, body.text("the grammar")?, keep != 0)?;
         *out = Box::into_raw(Box::new(grammar));
         Ok(())
     })
