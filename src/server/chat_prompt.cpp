@@ -58,6 +58,12 @@ ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest&
     error.param = "messages";
     return api_fail(std::move(error));
   }
+  if (const auto lost = text.chat_template->left_out(input)) {
+    const std::string role = input.messages[*lost]["role"];
+    return bad_field("messages",
+                     "messages: in this order this model's chat template leaves out a message of the role '" + role + "'",
+                     "unsupported_content");
+  }
   return ChatPrompt{std::move(prompt->ids), think_start(model.output, prompt->text, text.chat_template->source())};
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "server/seed_source.h"
@@ -40,6 +41,25 @@ Json one_call_per_message(const Json& messages) {
     std::vector<Json> results;
     while (i < messages.size() && messages[i]["role"] == "tool") results.push_back(messages[i++]);
     split_calls(message, std::move(results), out);
+  }
+  return out;
+}
+
+// Every result behind the message that called for it.
+Json results_behind_calls(const Json& messages) {
+  std::map<std::string, size_t> callers;  // the last message that has a call of this id
+  std::vector<std::vector<Json>> behind(messages.size());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    if (message["role"] == "tool") behind[callers.at(message["tool_call_id"])].push_back(message);
+    if (!has_calls(message)) continue;
+    for (const Json& call : message["tool_calls"]) callers[call["id"]] = i;
+  }
+  Json out = Json::array();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i]["role"] == "tool") continue;
+    out.push_back(messages[i]);
+    for (Json& result : behind[i]) out.push_back(std::move(result));
   }
   return out;
 }
@@ -116,14 +136,32 @@ Json alternating(const Json& messages) {
   return out;
 }
 
+// As Mistral's templates write it where that message comes last.
+Json system_before_last_user(const Json& messages) {
+  if (messages.empty() || messages[0]["role"] != "system") return messages;
+  Json out = messages;
+  const auto is_user = [](const Json& message) { return message["role"] == "user"; };
+  const auto user = std::find_if(out.rbegin(), out.rend(), is_user);
+  if (user == out.rend()) {
+    out[0]["role"] = "user";
+    return out;
+  }
+  std::string text = out[0]["content"];
+  (*user)["content"] = std::move(text) + "\n\n" + (*user)["content"].get_ref<const std::string&>();
+  out.erase(0);
+  return out;
+}
+
 }  // namespace
 
 Json messages_for_template(const Json& messages, const OutputFormat& format, std::string_view template_source,
                            const TemplateHabits& habits) {
   const bool single = format.tools == ToolFormat::kHarmony || format.tools == ToolFormat::kLlama3;
-  Json out = single ? one_call_per_message(messages) : messages;
+  Json out = habits.late_results ? messages : results_behind_calls(messages);
+  if (single) out = one_call_per_message(out);
   if (!habits.later_system) out = later_system_to_user(out);
   if (!habits.user_runs) out = alternating(out);
+  if (!habits.system_always) out = system_before_last_user(out);
   if (format.reasoning == ReasoningFormat::kHarmony) reasoning_to_thinking(out);
   if (format.tools == ToolFormat::kMistral) shorten_ids(out);
   const bool thinking_parts = template_source.find("'thinking'") != std::string_view::npos;

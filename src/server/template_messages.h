@@ -16,9 +16,10 @@ namespace tailrace {
 //
 // gpt-oss: the reasoning before a call is `thinking`; content beside it joins it, since the template takes only one.
 //
-// Templates that know no system message but the first: a later one is the user's, between <system> and </system>. Where
-// users and assistants have to alternate, user messages that follow each other are one, and one behind a tool's result
-// joins that.
+// Templates that know no system message but the first: a later one is the user's, between <system> and </system>.
+// Where users and assistants have to alternate, user messages that follow each other are one, and one behind a tool's
+// result joins that. Where a system message is lost unless a user's message comes last, it stands before the last of
+// the user's. Where results are lost that do not follow their call, they are put there.
 //
 // Mistral: ids of calls are nine letters and digits; any other id is replaced, the same one everywhere. Where the
 // template knows "thinking" parts, reasoning becomes one.

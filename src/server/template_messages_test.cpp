@@ -81,5 +81,27 @@ TEST(TemplateMessages, users_alternate_where_they_have_to) {
   EXPECT_EQ(folded("uatsu", strict), "u(0) a(1) t(2\n\n<system>\n3\n</system>\n\n4) ");
 }
 
+TEST(TemplateMessages, a_system_message_that_would_be_lost_stands_before_the_last_user) {
+  const TemplateHabits mistral{.later_system = false, .system_always = false, .user_runs = false};
+  EXPECT_EQ(folded("sua", {}), "s(0) u(1) a(2) ");
+  EXPECT_EQ(folded("suau", mistral), "u(1) a(2) u(0\n\n3) ");
+  EXPECT_EQ(folded("suat", mistral), "u(0\n\n1) a(2) t(3) ");
+  EXPECT_EQ(folded("suatu", mistral), "u(0\n\n1) a(2) t(3\n\n4) ");
+  EXPECT_EQ(folded("sa", mistral), "u(0) a(1) ");
+  EXPECT_EQ(folded("ua", mistral), "u(0) a(1) ");
+}
+
+TEST(TemplateMessages, results_that_would_be_lost_follow_their_calls) {
+  Json messages = two_calls();
+  messages.insert(messages.begin() + 2, Json{{"role", "user"}, {"content", "wait"}});
+  messages.insert(messages.begin() + 4, Json{{"role", "assistant"}, {"content", "yes"}});
+  EXPECT_EQ(messages_for_template(messages, {}, ""), messages);
+  const Json out = messages_for_template(messages, {}, "", {.late_results = false});
+  Json contents = Json::array();
+  for (const Json& message : out) contents.push_back(message["content"]);
+  EXPECT_EQ(contents, Json::array({"x", "c", "of g", "of f", "wait", "yes", "end"}));
+  EXPECT_EQ(messages_for_template(two_calls(), {}, "", {.late_results = false}), two_calls());
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -188,6 +188,27 @@ def test_no_message_is_refused_or_lost(served):
         assert -1 not in at and at[first:] == sorted(at[first:]), prompt
 
 
+def test_no_system_message_or_result_is_lost_around_calls(served):
+    """What stands before a call, and what comes between it and its result."""
+    running, _, _, _ = served
+    result, more = {**RESULT, "content": "sky-blue."}, {"role": "user", "content": "asked-0."}
+    late = {"role": "assistant", "content": "told-0."}
+    conversations = (
+        [SYSTEM, USER, FIRST, result],
+        [SYSTEM, USER, FIRST, result, more],
+        [SYSTEM, USER, FIRST, more, result],
+        [USER, FIRST, more, result],
+        [USER, FIRST, late, result],
+        [SYSTEM, USER, FIRST, result, late, more],
+    )
+    for messages in conversations:
+        ids = running.tokenize({"messages": messages, "tools": TOOLS})
+        _, text = running.post_raw("/detokenize", json.dumps({"tokens": ids}).encode())
+        prompt = json.loads(text)["prompt"]
+        texts = [message["content"] for message in messages if message is not FIRST]
+        assert [text for text in texts if prompt.count(text) != 1] == [], prompt
+
+
 def test_request_text_never_becomes_control_tokens(served):
     """The same conversation with all control tokens spelled in every field has no more of them than without."""
     running, _, _, tags = served
