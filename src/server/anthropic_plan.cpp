@@ -1,5 +1,8 @@
 #include "server/anthropic_plan.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "server/anthropic_writer.h"
 
 namespace tailrace {
@@ -9,6 +12,14 @@ using Thinking = MessagesRequest::Thinking;
 
 tl::unexpected<ApiError> unsupported(const char* field, const std::string& reason) {
   return bad_field(field, std::string(field) + " " + reason, "unsupported_parameter");
+}
+
+// How many tokens of thinking an effort allows where the template has no levels: high and above say no more than
+// nothing.
+std::optional<int32_t> most_thinking(const std::string& effort) {
+  if (effort == "low") return 1024;
+  if (effort == "medium") return 4096;
+  return std::nullopt;
 }
 
 // Templates know levels of effort, a switch, or nothing; where they know nothing, the model
@@ -30,10 +41,8 @@ ApiExpected<ChatRequest> tell_template(const ServedModel& model, MessagesRequest
   if (levels) {
     const bool highest = request.effort == "xhigh" || request.effort == "max";
     chat.reasoning_effort = highest ? "high" : request.effort;
-  } else if (!request.effort.empty() &&
-             request.effort != "high") {  // high means as much as saying nothing
-    return unsupported("output_config.effort",
-                       "'" + request.effort + "': this model's chat template has no such setting");
+  } else if (const auto most = most_thinking(request.effort); most && reasons && request.thinking != Thinking::kOff) {
+    chat.thinking_budget = std::min(*most, chat.thinking_budget.value_or(*most));
   }
   return std::move(chat);
 }

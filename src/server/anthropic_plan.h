@@ -11,8 +11,7 @@
 namespace tailrace {
 
 // As plan_chat, worded by a writer of Messages. Without room for max_tokens the answer ends with
-// the context. Errors besides: 400 for thinking or an effort that this model's template cannot be
-// told.
+// the context. Errors besides: 400 for thinking that this model's template cannot be told.
 ApiExpected<GenerationPlan> plan_messages(const ServedModel& model, MessagesRequest request,
                                           const std::string& request_id, SeedSource& seeds);
 

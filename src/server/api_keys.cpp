@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <sstream>
 
 #include "base/read_whole_file.h"
@@ -122,6 +123,10 @@ Status ApiKeys::reload() {
     if (!status.ok()) return invalid("--api-key: " + status.message());
   }
   if (const std::string& path = options_.api_key_file; !path.empty()) {
+    std::error_code error;
+    if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+      return invalid("--api-key-file " + path + " is no regular file, and what it holds could not be read again");
+    }
     const auto text = read_whole_file(path, kMaxFileBytes);
     if (!text || text->empty()) return invalid("--api-key-file " + path + " cannot be read, or is empty");
     auto keys = parse_key_file(*text, path);

@@ -1,6 +1,7 @@
 #include "server/api_keys.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -75,6 +76,16 @@ TEST(ApiKeys, a_reload_keeps_what_a_key_owns_and_a_broken_file_changes_nothing) 
   HttpOptions folder = options;
   folder.api_key_file = testing::TempDir();
   EXPECT_FALSE(ApiKeys::load(folder));
+  HttpOptions pipe;  // nobody writes to it: opening it would not return
+  pipe.api_key_file = options.api_key_file + "_pipe";
+  ASSERT_EQ(::mkfifo(pipe.api_key_file.c_str(), 0600), 0);
+  for (const std::string& path : {pipe.api_key_file, std::string("/dev/zero")}) {
+    pipe.api_key_file = path;
+    const auto none = ApiKeys::load(pipe);
+    ASSERT_FALSE(none);
+    EXPECT_NE(none.error().message().find(path + " is no regular file"), std::string::npos) << none.error().message();
+  }
+  std::remove((options.api_key_file + "_pipe").c_str());
   write("alice:a\nbob:b\n");
   const auto keys = std::move(ApiKeys::load(options).value());
   const auto before = keys->find("Bearer a", "");

@@ -131,7 +131,9 @@ void add_access_options(CLI::App& app, HttpOptions& http) {
                  "answers generated for one key at a time; beyond: 429 (default: no bound)")
       ->check(CLI::Range(1, 1 << 20))->group("HTTP")->option_text("N");
   add_repeated(app, "--cors-allow-origin", http.cors_origins,
-               "web pages that may use the API from a browser: scheme://host[:port], or *; may be given several times", "ORIGIN");
+               "web pages that may use the API from a browser: scheme://host[:port], file://, null or *; may be given "
+               "several times",
+               "ORIGIN");
   add_repeated(app, "--allowed-hosts", http.allowed_hosts,
                "without keys, on a loopback address: names besides localhost by which the server is asked; may be given several times",
                "NAME");

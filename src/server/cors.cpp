@@ -21,7 +21,8 @@ bool is_header_list(std::string_view text) {
 }  // namespace
 
 Status check_origin(const std::string& origin) {
-  if (origin == "*") return Status();
+  // Of pages without a host: files, in a browser and in a program that is built on one.
+  if (origin == "*" || origin == "null" || origin == "file://") return Status();
   const size_t scheme = origin.find("://");
   const std::string_view host =
       scheme == std::string::npos ? "" : std::string_view(origin).substr(scheme + 3);
@@ -31,7 +32,7 @@ Status check_origin(const std::string& origin) {
       host.find_first_of("/?#@,") == std::string_view::npos)
     return Status();
   return invalid("--cors-allow-origin " + dump_json(origin) +
-                 ": an origin is scheme://host[:port] with nothing behind it, or *");
+                 ": an origin is scheme://host[:port] with nothing behind it, null, file:// or *");
 }
 
 bool Cors::allows(const std::string& origin) const {

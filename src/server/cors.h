@@ -11,7 +11,8 @@
 
 namespace tailrace {
 
-// Ok for "*" and for an origin as browsers send it: scheme://host[:port], nothing behind it (RFC 6454, 6.2).
+// Ok for "*" and for an origin as browsers send it: scheme://host[:port], nothing behind it (RFC 6454, 6.2); "null" or
+// "file://" for a page without one.
 Status check_origin(const std::string& origin);
 
 class Cors {

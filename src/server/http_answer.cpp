@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "server/body_budget.h"
 
 namespace tailrace {
 namespace {
@@ -69,6 +70,7 @@ void HttpAnswer::respond(HttpResponse response) {
   if (wiring_.reword) wiring_.reword(response);
   const bool keep = wiring_.keep_alive();
   close_ = response.close || !keep;
+  body_share_ = std::move(response.body_share);
   add_locked(format_response(response, {keep, wiring_.head_only, wiring_.headers}));
   on_disconnect_ = nullptr;
   signal_locked();

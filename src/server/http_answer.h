@@ -54,7 +54,8 @@ class HttpAnswer : public HttpExchange {
   bool ended() const;             // the answer is complete (and once take_unsent() is "", sent)
   bool cut_off() const;           // too many unsent bytes
   bool close_after() const;       // the response said Connection: close
-  // Queues bytes that a live client skips and a closed one answers with a reset; false where HTTP/1.0 has no such thing.
+  // Queues bytes that a live client skips and a closed one answers with a reset; false where HTTP/1.0 has no such
+  // thing.
   bool probe();
   void client_left();             // runs the disconnect callback unless the answer has ended
 
@@ -65,6 +66,7 @@ class HttpAnswer : public HttpExchange {
 
   const Wiring wiring_;
   mutable std::mutex mutex_;
+  std::shared_ptr<BodyShare> body_share_;  // the response's
   std::string unsent_;            // not yet handed to the connection
   std::deque<size_t> runs_;       // bytes of writes that are not in the socket, small ones together; the first is being sent
   size_t behind_ = 0;             // bytes of all but the first

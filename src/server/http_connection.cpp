@@ -198,6 +198,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
     if (const ReadResult result = co_await read_body(parser, out); result != ReadResult::kRequest) co_return result;
   }
   disarm();
+  if (!out.body_share) out.body_share = std::make_shared<BodyShare>(shared_->bodies);
   out.received_ns = now_ns();
   co_return ReadResult::kRequest;
 }
@@ -215,6 +216,7 @@ std::optional<HttpResponse> HttpConnection::take_head(const Parser& parser, Http
   out.x_request_id = std::string(head["X-Request-Id"]);
   out.origin = std::string(head[http::field::origin]);
   out.host = std::string(head[http::field::host]);
+  out.fetch_site = std::string(head["Sec-Fetch-Site"]);
   out.requested_method = std::string(head[http::field::access_control_request_method]);
   out.requested_headers = std::string(head[http::field::access_control_request_headers]);
   prepare(out);

@@ -26,13 +26,14 @@ struct HttpRequest {
   std::string query;          // what follows the first '?', as it was sent
   // Headers' values, "" when absent.
   std::string authorization, x_api_key, content_type, accept_encoding, x_request_id, origin, host;
+  std::string fetch_site;  // Sec-Fetch-Site: where browsers say that the page is which asks
   std::string requested_method, requested_headers;  // Access-Control-Request-*
   // Settled by HttpHeadRules::prepare.
   std::string request_id;             // in answers and logs
   std::shared_ptr<const ApiKey> key;  // the client's; null: none, or a wrong one
   std::shared_ptr<RequestEntry> entry;  // what the server knows of it; set where it is routed
-  // Counts the body against --max-total-body-bytes while anybody holds the request; null without a body. Before `body`, which
-  // is to be freed first.
+  // Counts the body, and what is made of it, against --max-total-body-bytes while anybody holds the request. Before
+  // `body`, which is to be freed first.
   std::shared_ptr<BodyShare> body_share;
   std::string body;
   int64_t received_ns = 0;    // now_ns when the last byte had arrived
@@ -41,6 +42,7 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
+  std::shared_ptr<BodyShare> body_share;  // counts a large body until it is sent; null: it is small
   std::string body;
   HttpHeaders headers;
   bool close = false;         // the connection is closed after this response
@@ -64,8 +66,8 @@ class HttpExchange {
   // Runs `task` on the connection's own serial executor: short, non-blocking work only.
   virtual void post(std::function<void()> task) = 0;
 
-  // `callback` runs at most once, on that executor: when the client left or was cut off before the answer ended. At once
-  // if that has happened already; never after the end of the answer.
+  // `callback` runs at most once, on that executor: when the client left or was cut off before the answer ended. At
+  // once if that has happened already; never after the end of the answer.
   virtual void on_disconnect(std::function<void()> callback) = 0;
   virtual bool disconnected() const = 0;
 };

@@ -25,9 +25,7 @@ HttpResponse json_response(const Json& json, int status = 200) {
 JsonLimits HttpServer::Impl::limits_of(const HttpRequest& request) {
   JsonLimits limits;
   limits.take_memory = [&request](size_t document_bytes) {
-    return request.body_share ? request.body_share->grow_to(
-                                    static_cast<int64_t>(request.body.size() + document_bytes))
-                              : Status();
+    return request.body_share->grow_to(static_cast<int64_t>(request.body.size() + document_bytes));
   };
   return limits;
 }
@@ -155,7 +153,12 @@ Metrics::Open HttpServer::Impl::open_now() const {
 void HttpServer::Impl::stored_response(Exchange exchange, HttpRequest request) {
   workers.submit([this, exchange = std::move(exchange), request = std::move(request), guard = activity()] {
     auto answered = responses.answer(request.method, request.path, request.query, owner_of(request));
-    send(exchange, answered ? std::move(*answered) : to_response(answered.error()));
+    if (!answered) return send(exchange, to_response(answered.error()));
+    // As large as what was stored, and its reader may be slow.
+    const Status room = request.body_share->grow_to(static_cast<int64_t>(request.body.size() + answered->body.size()));
+    if (!room.ok()) return send(exchange, to_response(from_status(room)));
+    answered->body_share = request.body_share;
+    send(exchange, std::move(*answered));
   });
 }
 
@@ -208,6 +211,10 @@ void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {
 void HttpServer::Impl::answer_post(const Exchange& exchange, const HttpRequest& request,
                                    std::shared_ptr<void> guard) {
   const auto served = current_model();
+  if (request.path == "/v1/responses/input_tokens") {
+    auto counted = responses.count_input(*served, request.body, owner_of(request), limits_of(request));
+    return send(exchange, counted ? json_response(*counted) : to_response(counted.error()));
+  }
   if (request.path.starts_with("/v1/responses/")) return stored_response(exchange, request);
   if (request.path == "/abort") return abort_requests(exchange, request);
   if (request.path == "/flush_cache") {

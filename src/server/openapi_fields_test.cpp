@@ -30,8 +30,7 @@ Fault fault_of(const ApiExpected<T>& parsed) {
   return parsed ? Fault() : Fault(parsed.error());
 }
 
-Fault parse_responses(const std::string& body) {
-  const auto parsed = parse_responses_request(body, kBounds, /*may_store=*/true);
+Fault fault_of_items(const ApiExpected<ResponsesRequest>& parsed) {
   if (!parsed) return parsed.error();
   return parsed->input.is_array() ? ResponsesConversation().add_items(parsed->input, "input") : Fault();
 }
@@ -227,24 +226,32 @@ TEST(OpenApiFields, tokens_and_abort) {
           {R"({"request_id": "x"})", R"({"all": true})"});
 }
 
-TEST(OpenApiFields, responses) {
-  compare("/v1/responses", parse_responses, {R"({
+constexpr const char* kInput = R"(
     "input": [
       {"role": "user", "content": [{"type": "input_text", "text": "hi"}]},
       {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}]},
       {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
       {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
       {"type": "function_call_output", "call_id": "c", "output": "x"}],
-    "stream": true, "stream_options": {"include_obfuscation": false},
-    "metadata": {"a": "b"}, "client_metadata": {"a": 1},
-    "prompt_cache_options": {"mode": "explicit"}, "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}},
+    "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}},
     "tools": [{"type": "function", "name": "f"},
               {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}],
-    "tool_choice": {"type": "function", "name": "f"}})",
-                                             R"({
+    "tool_choice": {"type": "function", "name": "f"})";
+constexpr const char* kInputOtherwise = R"({
     "input": "x", "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
     "tools": [{"type": "function", "name": "f"}],
-    "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}})"});
+    "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}})";
+
+TEST(OpenApiFields, responses) {
+  const std::string counted = "{" + std::string(kInput) + "}", asked = "{" + std::string(kInput) + R"(,
+    "stream": true, "stream_options": {"include_obfuscation": false},
+    "metadata": {"a": "b"}, "client_metadata": {"a": 1}, "prompt_cache_options": {"mode": "explicit"}})";
+  compare("/v1/responses",
+          [](const auto& body) { return fault_of_items(parse_responses_request(body, kBounds, /*may_store=*/true)); },
+          {asked.c_str(), kInputOtherwise});
+  compare("/v1/responses/input_tokens",
+          [](const auto& body) { return fault_of_items(parse_input_tokens_request(body)); },
+          {counted.c_str(), kInputOtherwise});
 }
 
 constexpr const char* kTalk = R"(

@@ -7,6 +7,7 @@
 
 #include "server/http_answer.h"
 #include "server/json.h"
+#include "server/routes.h"
 
 namespace tailrace {
 namespace {
@@ -82,12 +83,18 @@ std::optional<HttpResponse> PageGuard::refuse(const HttpRequest& head) const {
     return forbidden("The Host header names " + name + ", and this server, which asks for no API key, answers as localhost or by its "
                      "address alone: ask it so, or start it with --allowed-hosts and that name.", "host_not_allowed");
   }
-  const bool only_reads = head.method == "GET" || head.method == "HEAD" || head.method == "OPTIONS";
-  if (only_reads || head.origin.empty() || is_own_origin(lower(head.origin), lower(head.host)) || cors_.allows(head.origin)) {
+  const Route* route = find_route(head.method, head.path);
+  const bool occupies = route != nullptr && route->kind == RouteKind::kOccupies;
+  const bool only_reads = !occupies && (head.method == "GET" || head.method == "HEAD" || head.method == "OPTIONS");
+  // Of one site, but another port, is another origin too.
+  const bool from_elsewhere = head.fetch_site == "cross-site" || head.fetch_site == "same-site";
+  const bool no_page = head.origin.empty() && !(occupies && from_elsewhere);
+  if (only_reads || no_page || is_own_origin(lower(head.origin), lower(head.host)) || cors_.allows(head.origin)) {
     return std::nullopt;
   }
-  return forbidden("Pages of " + dump_json(head.origin.substr(0, kShownBytes)) + " may not use this server, which asks for no API "
-                   "key: start it with --cors-allow-origin and that origin, or with --api-key.", "origin_not_allowed");
+  const std::string pages = head.origin.empty() ? "another origin" : dump_json(head.origin.substr(0, kShownBytes));
+  return forbidden("Pages of " + pages + " may not use this server, which asks for no API key: start it with "
+                   "--cors-allow-origin and that origin, or with --api-key.", "origin_not_allowed");
 }
 
 }  // namespace tailrace

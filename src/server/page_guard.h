@@ -25,7 +25,9 @@ class PageGuard {
 
   // 403, or none:
   // - A page of another origin than the server's own (as the Host header names it) and those that Cors allows changes nothing and
-  //   computes nothing: only GET, HEAD and OPTIONS. Browsers send such requests without asking first, and name the page in Origin.
+  //   computes nothing: only GET, HEAD and OPTIONS, but of routes that a request occupies. Browsers send such requests
+  //   without asking first, and name the page in Origin; for an image's address they only say, in Sec-Fetch-Site, that it
+  //   is another's.
   // - A server that listens on a loopback address is asked as localhost, by an address, or by an allowed name: a name of somebody
   //   else's that leads here makes their page one of the server's own origin.
   std::optional<HttpResponse> refuse(const HttpRequest& head) const;

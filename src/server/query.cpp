@@ -62,6 +62,14 @@ std::optional<std::string> Query::find(std::string_view name) const {
   return found == members_.end() ? std::nullopt : std::optional(found->second);
 }
 
+std::vector<std::string> Query::all(std::string_view name) const {
+  std::vector<std::string> out;
+  for (const auto& [member, value] : members_) {
+    if (member == name) out.push_back(value);
+  }
+  return out;
+}
+
 std::optional<ApiError> Query::fault(std::string_view known, const std::string& what) const {
   for (auto member = members_.begin(); member != members_.end(); ++member) {
     const std::string& name = member->first;
@@ -71,7 +79,7 @@ std::optional<ApiError> Query::fault(std::string_view known, const std::string& 
       return ApiError{400, what + " takes " + some + ", not '" + shown + "'.", shown, "unknown_parameter"};
     }
     const auto first = std::find_if(members_.begin(), member, [&](const auto& m) { return m.first == name; });
-    if (first == member) continue;
+    if (first == member || name.ends_with("[]")) continue;
     return ApiError{400, "The query parameter " + shown + " is given twice.", shown, "invalid_value"};
   }
   return std::nullopt;

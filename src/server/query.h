@@ -22,7 +22,9 @@ class Query {
 
   // None where it was not sent.
   std::optional<std::string> find(std::string_view name) const;
-  // The first of them that `known` (names, parted by blanks) does not list, or that was sent twice: 400 that names it.
+  std::vector<std::string> all(std::string_view name) const;
+  // The first of them that `known` (names, parted by blanks) does not list, or that was sent twice, but for lists
+  // ("include[]"): 400 that names it.
   // `what`: who takes them, "GET /path".
   std::optional<ApiError> fault(std::string_view known, const std::string& what) const;
 

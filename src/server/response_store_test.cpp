@@ -7,10 +7,15 @@ namespace {
 
 using Owner = ResponseStore::Owner;
 
+const Json kNone = Json::array();
+
+// One item of so many bytes.
+Json item(size_t bytes) { return Json::array({{{"id", "i"}, {"text", std::string(bytes, 'x')}}}); }
+
 // Begins and ends an answer of so many bytes.
 bool put(ResponseStore& store, const std::string& id, size_t bytes = 100, const Owner& owner = nullptr) {
-  auto turns = store.begin({}, "[]", owner);
-  return turns && store.put({id, owner, "{}", std::move(*turns)}, std::string(bytes, 'x'));
+  auto pending = store.begin({}, kNone, owner);
+  return pending && store.put(std::move(pending), id, "{}", item(bytes));
 }
 
 // Which of the answers "PREFIX0" ... "PREFIX9" there are.
@@ -39,7 +44,7 @@ TEST(ResponseStore, counts_bytes_and_takes_nothing_larger_than_itself) {
   EXPECT_TRUE(put(store, "b", 3500));
   EXPECT_LE(store.held_bytes(), 10000);
   EXPECT_FALSE(put(store, "c", 20000));
-  EXPECT_FALSE(store.begin({}, std::string(20000, 'x'), nullptr));
+  EXPECT_FALSE(store.begin({}, item(20000), nullptr));
   EXPECT_TRUE(store.find("b", nullptr));
   EXPECT_TRUE(put(store, "d", 4000));
   EXPECT_FALSE(store.find("a", nullptr));
@@ -52,9 +57,9 @@ TEST(ResponseStore, turns_outlive_the_answers_they_were_stored_with) {
   ResponseStore store(100, 10000);
   EXPECT_TRUE(put(store, "a", 3000));
   const auto first = store.find("a", nullptr);
-  EXPECT_TRUE(store.put({"b", nullptr, "{}", *store.begin(first->turns, "[]", nullptr)}, "[]"));
+  EXPECT_TRUE(store.put(store.begin(first->turns, kNone, nullptr), "b", "{}", kNone));
   EXPECT_TRUE(store.erase("a", nullptr));
-  EXPECT_EQ(store.find("b", nullptr)->turns[1]->size(), 3000u);
+  EXPECT_GT(store.find("b", nullptr)->turns[1]->item(0).size(), 3000u);
   EXPECT_GT(store.held_bytes(), 3000);
 }
 
@@ -95,10 +100,10 @@ TEST(ResponseStore, what_is_on_its_way_counts_and_costs_others_nothing) {
   ResponseStore store(100, 10000);
   const auto mine = std::make_shared<int>(1), yours = std::make_shared<int>(2);
   EXPECT_TRUE(put(store, "y", 1000, yours));
-  auto running = store.begin({}, std::string(7000, 'x'), mine);
+  auto running = store.begin({}, item(7000), mine);
   ASSERT_TRUE(running);
   EXPECT_GT(store.held_bytes(), 8000);
-  EXPECT_FALSE(store.begin({}, std::string(5000, 'x'), mine));
+  EXPECT_FALSE(store.begin({}, item(5000), mine));
   EXPECT_FALSE(put(store, "m", 5000, mine));
   EXPECT_TRUE(store.find("y", yours));
   EXPECT_LE(store.held_bytes(), 10000);
@@ -107,11 +112,58 @@ TEST(ResponseStore, what_is_on_its_way_counts_and_costs_others_nothing) {
   EXPECT_TRUE(store.find("y", yours));
 }
 
+// What one begins beyond its share goes before what another has stored within theirs.
+TEST(ResponseStore, what_is_on_its_way_beyond_a_share_is_given_up_for_others) {
+  ResponseStore store(100, 10000);
+  const auto mine = std::make_shared<int>(1), yours = std::make_shared<int>(2);
+  EXPECT_TRUE(put(store, "y0", 1000, yours));
+  auto first = store.begin({}, item(4000), mine), last = store.begin({}, item(3000), mine);
+  ASSERT_TRUE(first && last);
+  EXPECT_TRUE(put(store, "y1", 2000, yours));
+  EXPECT_EQ(stored(store, "y", yours), "01");
+  EXPECT_FALSE(store.put(std::move(last), "m1", "{}", kNone));
+  EXPECT_TRUE(store.put(std::move(first), "m0", "{}", kNone));
+  EXPECT_LE(store.held_bytes(), 10000);
+}
+
+TEST(ResponseStore, what_finds_no_room_costs_nothing) {
+  for (const bool alone : {true, false}) {
+    ResponseStore store(100, 10000);
+    const auto mine = std::make_shared<int>(1), yours = std::make_shared<int>(2);
+    if (!alone) EXPECT_TRUE(put(store, "y0", 4000, yours));
+    EXPECT_TRUE(put(store, "m0", 1000, mine));
+    const auto running = store.begin({}, item(2500), mine);
+    ASSERT_TRUE(running);
+    EXPECT_FALSE(put(store, "m1", alone ? 8000 : 5500, mine));
+    EXPECT_FALSE(store.begin({}, item(alone ? 8000 : 5500), mine));
+    EXPECT_EQ(stored(store, "m", mine), "0");
+    EXPECT_EQ(stored(store, "y", yours), alone ? "" : "0");
+    EXPECT_TRUE(put(store, "m2", alone ? 5500 : 1500, mine));
+    EXPECT_EQ(stored(store, "m", mine), "2") << "what suffices goes";
+  }
+}
+
+// An answer whose turns another one shares frees its own part alone.
+TEST(ResponseStore, turns_that_others_hold_make_no_room) {
+  ResponseStore store(100, 10000);
+  const auto mine = std::make_shared<int>(1);
+  EXPECT_TRUE(put(store, "a", 5000, mine));
+  auto next = store.begin(store.find("a", mine)->turns, item(1000), mine);
+  ASSERT_TRUE(next);
+  EXPECT_FALSE(put(store, "b", 4000, mine));
+  EXPECT_TRUE(store.find("a", mine)) << "dropping it would have freed nothing";
+  EXPECT_TRUE(store.put(std::move(next), "c", "{}", kNone));
+  EXPECT_TRUE(put(store, "b", 4000, mine));
+  EXPECT_FALSE(store.find("a", mine) || store.find("c", mine));
+}
+
 TEST(ResponseStore, what_keys_that_are_gone_stored_makes_room) {
   ResponseStore store(4, 1 << 20);
   const auto gone = std::make_shared<int>(1), mine = std::make_shared<int>(2);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(put(store, "g" + std::to_string(i), 10, gone));
+  auto pending = store.begin({}, kNone, gone);
   store.keep_only({mine});
+  EXPECT_FALSE(store.put(std::move(pending), "g4", "{}", kNone));
   EXPECT_EQ(store.count(), 0);
   EXPECT_EQ(store.held_bytes(), 0);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(put(store, "m" + std::to_string(i), 10, mine));

@@ -53,22 +53,23 @@ class DocumentBudget {
   size_t held_ = 0, last_ = 0;
 };
 
-// The messages of the request, those of the answers it goes on from before them.
-ApiExpected<Json> messages_of(const ResponsesRequest& request, const StoredResponse* previous, const Json& items,
-                              DocumentBudget& budget) {
+// Gives the request its messages, those of the answers it goes on from before them.
+std::optional<ApiError> add_messages(ResponsesRequest& request, const StoredResponse* previous,
+                                     DocumentBudget& budget) {
   ResponsesConversation conversation;
   conversation.add_instructions(request.instructions);
   if (previous != nullptr) {
     for (const auto& turn : previous->turns) {
-      auto earlier = parse_json(*turn, budget.next());
-      if (!earlier) return api_fail(from_status(Status(earlier.error().code, earlier.error().message)));
-      if (auto error = conversation.add_items(*earlier, "previous_response_id")) return api_fail(std::move(*error));
+      auto earlier = parse_json(turn->text, budget.next());
+      if (!earlier) return from_status(Status(earlier.error().code, earlier.error().message));
+      if (auto error = conversation.add_items(*earlier, "previous_response_id")) return error;
     }
   }
-  if (auto error = conversation.add_items(items, "input")) return api_fail(std::move(*error));
-  Json messages = conversation.take_messages();
-  if (messages.empty()) return bad_field("input", "input holds nothing that the model could read");
-  return messages;
+  const Json text = Json::array({{{"role", "user"}, {"content", request.input}}});
+  if (auto error = conversation.add_items(request.input.is_string() ? text : request.input, "input")) return error;
+  request.chat.messages = conversation.take_messages();
+  if (!request.chat.messages.empty()) return std::nullopt;
+  return bad_field("input", "input holds nothing that the model could read").value();
 }
 
 // The response before its first item.
@@ -111,38 +112,39 @@ ApiExpected<HttpResponse> list_items(const StoredResponse& stored, const Query& 
   if (order != "asc" && order != "desc") {
     return bad_field("order", "order must be asc or desc, not '" + order.substr(0, 64) + "'");
   }
-  std::vector<Json> items;
+  std::vector<std::pair<const StoredTurn*, size_t>> items;
   for (size_t i = 0; i + 1 < stored.turns.size(); ++i) {
-    // What a client sent and this server labelled: it may hold more values than a request's body may.
-    JsonLimits limits;
-    limits.max_values *= 4;
-    auto turn = parse_json(*stored.turns[i], limits);
-    if (!turn || !turn->is_array()) return api_fail({500, "the stored input cannot be read again", "", "internal_error"});
-    std::move(turn->begin(), turn->end(), std::back_inserter(items));
+    for (size_t item = 0; item < stored.turns[i]->items.size(); ++item) items.emplace_back(stored.turns[i].get(), item);
   }
+  const auto id_of = [](const auto& place) -> const std::string& { return place.first->items[place.second].id; };
   if (order != "asc") std::reverse(items.begin(), items.end());
   auto first = items.begin();
   if (const auto after = query.find("after")) {
-    first = std::find_if(first, items.end(), [&](const Json& item) { return item["id"] == *after; });
+    first = std::find_if(first, items.end(), [&](const auto& place) { return id_of(place) == *after; });
     if (first == items.end()) return bad_field("after", "after is the id of no item here");
     ++first;
   }
   const auto last = first + std::min<ptrdiff_t>(limit, items.end() - first);
-  Json page = Json::array();
-  for (auto item = first; item != last; ++item) page.push_back(std::move(*item));
-  Json out = {{"object", "list"},
-              {"data", page},
-              {"has_more", last != items.end()},
-              {"first_id", nullptr},
-              {"last_id", nullptr}};
-  if (!page.empty()) {
-    out["first_id"] = page.front()["id"];
-    out["last_id"] = page.back()["id"];
+  std::string out = R"({"object":"list","data":[)";
+  for (auto place = first; place != last; ++place) {
+    if (place != first) out += ',';
+    out += place->first->item(place->second);
   }
-  return json_text(dump_json(out));
+  const Json ids = first == last ? Json::array({nullptr, nullptr}) : Json::array({id_of(*first), id_of(*(last - 1))});
+  out += R"(],"first_id":)" + dump_json(ids[0]) + R"(,"last_id":)" + dump_json(ids[1]);
+  return json_text(out + R"(,"has_more":)" + (last == items.end() ? "false}" : "true}"));
 }
 
 }  // namespace
+
+// Null where the request goes on from none.
+ApiExpected<std::shared_ptr<const StoredResponse>> ResponsesApi::previous_of(const ResponsesRequest& request,
+                                                                             const Owner& owner) {
+  if (request.previous_id.empty()) return nullptr;
+  auto found = store_->find(request.previous_id, owner);
+  if (found) return found;
+  return api_fail(not_stored(request.previous_id, "previous_response_id", "previous_response_not_found"));
+}
 
 ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::string_view body, const Owner& owner,
                                                const RequestBounds& bounds, const JsonLimits& limits,
@@ -150,18 +152,10 @@ ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::st
   DocumentBudget budget(limits);
   auto request = parse_responses_request(body, bounds, store_->enabled(), budget.next());
   if (!request) return api_fail(request.error());
-  std::shared_ptr<const StoredResponse> previous;
-  if (!request->previous_id.empty()) {
-    previous = store_->find(request->previous_id, owner);
-    if (!previous) {
-      return api_fail(not_stored(request->previous_id, "previous_response_id", "previous_response_not_found"));
-    }
-  }
+  const auto previous = previous_of(*request, owner);
+  if (!previous) return api_fail(previous.error());
   const std::string token = letters_and_digits(seeds.next(), 10) + letters_and_digits(seeds.next(), 10);
-  const Json text = Json::array({{{"role", "user"}, {"content", request->input}}});
-  auto messages = messages_of(*request, previous.get(), request->input.is_string() ? text : request->input, budget);
-  if (!messages) return api_fail(messages.error());
-  request->chat.messages = std::move(*messages);
+  if (auto error = add_messages(*request, previous->get(), budget)) return api_fail(std::move(*error));
   auto plan = plan_chat(model, request->chat, seeds);
   if (!plan) return api_fail(in_own_words(std::move(plan.error())));
   ResponsesAnswer answer{
@@ -170,18 +164,29 @@ ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::st
                 .encrypted_reasoning = request->encrypted_reasoning,
                 .tokenizer = plan->tokenizer,
                 .namespaced = std::move(request->chat.tools.namespaced)},
-      .store = nullptr,
-      .owner = owner,
-      .turns = {}};
+      .store = store_,
+      .pending = nullptr};
   if (request->store) {
-    auto turns = store_->begin(previous ? previous->turns : StoredResponse::Turns(), dump_json(input_items(request->input, token)), owner);
-    if (turns) answer.store = store_;
-    if (turns) answer.turns = std::move(*turns);
-    answer.head["store"] = turns.has_value();
+    answer.pending = store_->begin(*previous ? (*previous)->turns : StoredResponse::Turns(),
+                                   input_items(request->input, token), owner);
+    answer.head["store"] = answer.pending != nullptr;
   }
   plan->id = "resp_" + token;
   plan->writer = make_responses_writer(std::move(answer));
   return plan;
+}
+
+ApiExpected<Json> ResponsesApi::count_input(const ServedModel& model, std::string_view body, const Owner& owner,
+                                            const JsonLimits& limits) {
+  DocumentBudget budget(limits);
+  auto request = parse_input_tokens_request(body, budget.next());
+  if (!request) return api_fail(request.error());
+  const auto previous = previous_of(*request, owner);
+  if (!previous) return api_fail(previous.error());
+  if (auto error = add_messages(*request, previous->get(), budget)) return api_fail(std::move(*error));
+  const auto prompt = chat_prompt(model, request->chat);
+  if (!prompt) return api_fail(in_own_words(prompt.error()));
+  return Json{{"object", "response.input_tokens"}, {"input_tokens", prompt->ids.size()}};
 }
 
 ApiExpected<HttpResponse> ResponsesApi::answer(std::string_view method, std::string_view path, std::string_view query,
@@ -199,9 +204,14 @@ ApiExpected<HttpResponse> ResponsesApi::answer(std::string_view method, std::str
                      "none. Close the connection of one that is being written, or POST /abort its id as request_id.",
                      "", "unsupported"});
   }
+  const Query asked(query);
+  for (const char* name : {"include", "include[]"}) {
+    for (const std::string& what : asked.all(name)) {
+      if (!is_includable(what)) return bad_field(name, std::string(name) + " " + unknown_include(what));
+    }
+  }
   const auto stored = store_->find(std::string(id), owner);
   if (!stored) return api_fail(not_stored(id, "", "not_found"));
-  const Query asked(query);
   if (items) return list_items(*stored, asked);
   if (asked.find("stream").value_or("false") != "false") {
     return bad_field("stream", "stream must be false: a stored response is given as a whole", "unsupported_parameter");

@@ -8,6 +8,7 @@
 #include "server/generation_plan.h"
 #include "server/http_exchange.h"
 #include "server/response_store.h"
+#include "server/responses_request.h"
 
 namespace tailrace {
 
@@ -24,6 +25,11 @@ class ResponsesApi {
   ApiExpected<GenerationPlan> plan(const ServedModel& model, std::string_view body, const Owner& owner,
                                    const RequestBounds& bounds, const JsonLimits& limits, SeedSource& seeds);
 
+  // The answer of POST /v1/responses/input_tokens: how many tokens the prompt has that plan() would make. Errors: as
+  // plan's.
+  ApiExpected<Json> count_input(const ServedModel& model, std::string_view body, const Owner& owner,
+                                const JsonLimits& limits);
+
   // GET and DELETE of /v1/responses/ID, GET of its /input_items, POST of its /cancel (which only says why not).
   // `query`: as it stands behind the '?'.
   ApiExpected<HttpResponse> answer(std::string_view method, std::string_view path, std::string_view query,
@@ -33,6 +39,8 @@ class ResponsesApi {
   void keep_only(const std::vector<Owner>& owners) { store_->keep_only(owners); }
 
  private:
+  ApiExpected<std::shared_ptr<const StoredResponse>> previous_of(const ResponsesRequest& request, const Owner& owner);
+
   const std::shared_ptr<ResponseStore> store_;
 };
 

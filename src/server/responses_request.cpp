@@ -18,29 +18,21 @@ void repeat(ResponsesRequest& out, FieldReader& fields, const char* name, Json a
   out.echo[name] = value == nullptr ? std::move(absent) : *value;
 }
 
-// Asking for more of what no answer here has is nothing to refuse.
+constexpr std::string_view kLogprobs = "message.output_text.logprobs", kEncrypted = "reasoning.encrypted_content";
+
 void read_include(FieldReader& fields, ResponsesRequest& out, bool& logprobs) {
   const Json* include = fields.get("include");
   if (include == nullptr) return;
   if (!include->is_array())
     return fields.set_error("include", std::string("must be an array, not ") + json_kind(*include));
-  constexpr std::string_view kOfOtherTools[] = {
-      "web_search_call.action.sources",        "web_search_call.results",  "code_interpreter_call.outputs",
-      "computer_call_output.output.image_url", "file_search_call.results", "message.input_image.image_url"};
   for (size_t i = 0; i < include->size(); ++i) {
     const std::string at = "include[" + std::to_string(i) + "]";
     const Json& entry = (*include)[i];
     if (!entry.is_string()) return fields.set_error(at, std::string("must be a string, not ") + json_kind(entry));
     const auto& name = entry.get_ref<const std::string&>();
-    logprobs |= name == "message.output_text.logprobs";
-    out.encrypted_reasoning |= name == "reasoning.encrypted_content";
-    const bool known = name == "message.output_text.logprobs" || name == "reasoning.encrypted_content" ||
-                       std::count(std::begin(kOfOtherTools), std::end(kOfOtherTools), name) > 0;
-    if (!known) {
-      return fields.set_error(at, "is '" + name.substr(0, 64) +
-                                      "', which this server does not know: message.output_text.logprobs and "
-                                      "reasoning.encrypted_content are served");
-    }
+    logprobs |= name == kLogprobs;
+    out.encrypted_reasoning |= name == kEncrypted;
+    if (!is_includable(name)) return fields.set_error(at, unknown_include(name));
   }
 }
 
@@ -271,7 +263,38 @@ void read_input(FieldReader& fields, ResponsesRequest& out) {
   out.input = *input;
 }
 
+// What makes the prompt.
+void read_prompt(FieldReader& fields, ResponsesRequest& out) {
+  fields.read("model", out.chat.params.model, 1024);
+  read_template_kwargs(fields, out.chat.template_kwargs);
+  read_reasoning(fields, out);
+  read_text(fields, out);
+  read_functions(fields, out.chat.tools);
+  repeat(out, fields, "tools", Json::array());
+  read_choice(fields, out.chat.tools);
+  repeat(out, fields, "tool_choice", "auto");
+  fields.read("parallel_tool_calls", out.chat.tools.parallel_calls);
+  out.echo["parallel_tool_calls"] = out.chat.tools.parallel_calls;
+  fields.read("instructions", out.instructions, kMaxTextBytes);
+  fields.read("previous_response_id", out.previous_id, 256);
+  read_input(fields, out);
+}
+
 }  // namespace
+
+bool is_includable(std::string_view name) {
+  // Asking for more of what no answer here has is nothing to refuse.
+  constexpr std::string_view kOfOtherTools[] = {
+      "web_search_call.action.sources",        "web_search_call.results",  "code_interpreter_call.outputs",
+      "computer_call_output.output.image_url", "file_search_call.results", "message.input_image.image_url"};
+  return name == kLogprobs || name == kEncrypted ||
+         std::count(std::begin(kOfOtherTools), std::end(kOfOtherTools), name) > 0;
+}
+
+std::string unknown_include(const std::string& name) {
+  return "is '" + name.substr(0, 64) + "', which this server does not know: " + std::string(kLogprobs) + " and " +
+         std::string(kEncrypted) + " are served";
+}
 
 ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, const RequestBounds& bounds,
                                                       bool may_store, const JsonLimits& limits) {
@@ -280,25 +303,15 @@ ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, con
   ResponsesRequest out;
   FieldReader fields(*object);
   GenerationParams& params = out.chat.params;
-  fields.read("model", params.model, 1024);
   read_stream(fields, params.stream);
   fields.read("max_output_tokens", params.max_tokens, 1, INT32_MAX);
   read_sampling_params(fields, bounds, params);
-  read_template_kwargs(fields, out.chat.template_kwargs);
   read_labels(fields);
-  read_reasoning(fields, out);
-  read_text(fields, out);
-  read_functions(fields, out.chat.tools);
-  repeat(out, fields, "tools", Json::array());
-  read_choice(fields, out.chat.tools);
-  repeat(out, fields, "tool_choice", "auto");
-  fields.read("parallel_tool_calls", out.chat.tools.parallel_calls);
+  read_prompt(fields, out);
   std::optional<int64_t> max_tool_calls;  // of tools that the server itself would run: there are none
   fields.read("max_tool_calls", max_tool_calls, 1, INT32_MAX);
   read_logprobs(fields, out);
   read_store(fields, may_store, out.store);
-  fields.read("instructions", out.instructions, kMaxTextBytes);
-  fields.read("previous_response_id", out.previous_id, 256);
   refuse_features(fields);
   fields.ignore("client_metadata", "an object");
   for (const char* name : {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id",
@@ -306,8 +319,19 @@ ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, con
     repeat(out, fields, name);
   }
   repeat(out, fields, "metadata", Json::object());
-  out.echo["parallel_tool_calls"] = out.chat.tools.parallel_calls;
-  read_input(fields, out);
+  fields.refuse_unknown();
+  if (!fields.ok()) return api_fail(*fields.error());
+  return out;
+}
+
+ApiExpected<ResponsesRequest> parse_input_tokens_request(std::string_view body, const JsonLimits& limits) {
+  auto object = parse_object(body, limits);
+  if (!object) return api_fail(object.error());
+  ResponsesRequest out;
+  FieldReader fields(*object);
+  read_prompt(fields, out);
+  fields.refuse("conversation", {}, "use previous_response_id");
+  fields.refuse("truncation", {Json("disabled")}, "nothing is cut from a conversation");
   fields.refuse_unknown();
   if (!fields.ok()) return api_fail(*fields.error());
   return out;

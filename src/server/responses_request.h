@@ -22,4 +22,11 @@ struct ResponsesRequest {
 ApiExpected<ResponsesRequest> parse_responses_request(std::string_view body, const RequestBounds& bounds,
                                                       bool may_store, const JsonLimits& limits = {});
 
+// What POST /v1/responses/input_tokens was asked: what makes the prompt, and nothing else.
+ApiExpected<ResponsesRequest> parse_input_tokens_request(std::string_view body, const JsonLimits& limits = {});
+
+// Whether `include` may hold `name`, and what is wrong where it may not.
+bool is_includable(std::string_view name);
+std::string unknown_include(const std::string& name);
+
 }  // namespace tailrace

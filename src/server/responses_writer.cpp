@@ -90,13 +90,12 @@ class ResponsesWriter : public AnswerWriter {
     response["output"] = items_->output();
     response["usage"] = input_output_usage(totals.usage);
     response["timings"] = timings_json(totals.timings, totals.usage);
-    if (answer_.store && !put(response)) response["store"] = false;
+    if (answer_.pending && !put(response)) response["store"] = false;
     return response;
   }
 
   bool put(const Json& response) {
-    return answer_.store->put({response["id"], answer_.owner, dump_json(response), std::move(answer_.turns)},
-                              dump_json(response["output"]));
+    return answer_.store->put(std::move(answer_.pending), response["id"], dump_json(response), response["output"]);
   }
 
   ResponsesAnswer answer_;

@@ -13,9 +13,8 @@ namespace tailrace {
 struct ResponsesAnswer {
   Json head;  // the response before its first item: status in_progress
   ResponseItems::Rules rules;
-  std::shared_ptr<ResponseStore> store;  // null: it is not to be stored
-  StoredResponse::Owner owner;
-  StoredResponse::Turns turns;  // what it answers
+  std::shared_ptr<ResponseStore> store;
+  std::shared_ptr<PendingResponse> pending;  // what it answers; null: it is not to be stored
 };
 
 std::unique_ptr<AnswerWriter> make_responses_writer(ResponsesAnswer answer);

@@ -21,9 +21,10 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/responses", RouteKind::kGenerates},
     {"POST", "/v1/messages", RouteKind::kGenerates, "beta"},  // which Anthropic's clients put on every beta's request
     {"POST", "/v1/messages/count_tokens", RouteKind::kPlain, "beta"},
-    {"GET", "/v1/responses/{id}/input_items", RouteKind::kPlain, "limit order after"},
+    {"POST", "/v1/responses/input_tokens"},
+    {"GET", "/v1/responses/{id}/input_items", RouteKind::kPlain, "limit order after include include[]"},
     {"POST", "/v1/responses/{id}/cancel"},
-    {"GET", "/v1/responses/{id}", RouteKind::kPlain, "stream"},
+    {"GET", "/v1/responses/{id}", RouteKind::kPlain, "stream include include[]"},
     {"DELETE", "/v1/responses/{id}"},
     {"POST", "/tokenize"},
     {"POST", "/detokenize"},
@@ -31,7 +32,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/abort"},
     {"GET", "/v1/requests"},
     {"GET", "/debug/steps", RouteKind::kPlain, "since"},
-    {"GET", "/debug/trace", RouteKind::kPlain, "seconds"},
+    {"GET", "/debug/trace", RouteKind::kOccupies, "seconds"},
     {"GET", "/", RouteKind::kOpen},
     {"GET", "/assets/{file}", RouteKind::kOpen},
 };

@@ -12,6 +12,7 @@ namespace tailrace {
 
 enum class RouteKind {
   kPlain,
+  kOccupies,   // reads, but keeps others from it meanwhile: nothing for web pages of other origins
   kGenerates,  // its requests are listed in /v1/requests, and /abort ends them
   kOpen,       // answered without a key
   kProbe,      // without a key, at all times, also beyond --max-connections

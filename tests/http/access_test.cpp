@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "http/server_fixture.h"
+#include "server/cors.h"
 #include "server/request_log.h"
 
 namespace tailrace::test {
@@ -206,6 +207,42 @@ TEST(Access, without_keys_a_page_of_another_origin_changes_and_computes_nothing)
   EXPECT_EQ(error["code"], "origin_not_allowed");
   EXPECT_NE(error["message"].get<std::string>().find("--cors-allow-origin"), std::string::npos);
   EXPECT_NE(error["message"].get<std::string>().find("http://evil"), std::string::npos);
+}
+
+// A trace keeps everybody else from one. An image's address is asked for without an Origin.
+TEST(Access, without_keys_no_page_of_another_origin_takes_a_trace) {
+  ServerFixture fixture;
+  const auto status_of = [&](const std::string& path, const std::string& headers) {
+    HttpConnection connection(fixture.port());
+    connection.send_request("GET", path, "", headers);
+    return connection.read_reply().status;
+  };
+  const std::string trace = "/debug/trace?seconds=99";  // 400 to whom may ask
+  for (const char* headers : {"Origin: http://evil\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n",
+                              "Sec-Fetch-Site: same-site\r\n",
+                              "Origin: http://evil\r\nSec-Fetch-Site: cross-site\r\n"}) {
+    EXPECT_EQ(status_of(trace, headers), 403) << headers;
+    EXPECT_EQ(status_of("/debug/steps", headers), 200) << headers;
+  }
+  for (const char* headers : {"", "Origin: http://localhost\r\n", "Sec-Fetch-Site: none\r\n",
+                              "Sec-Fetch-Site: same-origin\r\n"}) {
+    EXPECT_EQ(status_of(trace, headers), 400) << headers;
+  }
+}
+
+// Of files, and of programs that are built on a browser.
+TEST(Access, pages_without_a_host_may_be_allowed) {
+  FixtureOptions options;
+  options.config.http.cors_origins = {"file://", "app://obsidian.md"};
+  for (const std::string& origin : options.config.http.cors_origins) EXPECT_TRUE(check_origin(origin).ok());
+  EXPECT_TRUE(check_origin("null").ok());
+  ServerFixture fixture(options);
+  const auto status_of = [&](const std::string& origin) {
+    return http_post(fixture.port(), "/flush_cache", "{}", "Origin: " + origin + "\r\n").status;
+  };
+  EXPECT_EQ(status_of("file://"), 200);
+  EXPECT_EQ(status_of("app://obsidian.md"), 200);
+  EXPECT_EQ(status_of("null"), 403);
 }
 
 TEST(Access, pages_of_other_origins_that_hold_a_key_may_ask) {

@@ -104,6 +104,30 @@ TEST(HostileBodies, what_is_parsed_waits_for_what_others_hold) {
   }));
 }
 
+// Stored items are given as they stand, not parsed: a page takes no more than its bytes, and those count as a body's
+// do.
+TEST(HostileBodies, what_is_listed_of_stored_ones_counts_as_they_do) {
+  ServerFixture fixture(seven_mebibytes());
+  const Json user = {{"role", "user"}, {"content", "abc"}};
+  Json large = {{"role", "user"}, {"content", Json::array({{{"type", "input_text"}, {"text", "abc"}}})}};
+  large["content"][0]["annotations"] = Json::array({std::string(1'500'000, 'x')});
+  const HttpReply stored = fixture.post("/v1/responses", {{"input", Json::array({user, large})}});
+  ASSERT_EQ(stored.status, 200) << stored.body;
+  const std::string id = Json::parse(stored.body)["id"], path = "/v1/responses/" + id + "/input_items?order=asc";
+  const auto status = [&](const std::string& query) { return http_get(fixture.port(), path + query).status; };
+  EXPECT_TRUE(ServerFixture::eventually([&] { return status("") == 200; }));
+  {
+    HttpConnection arriving(fixture.port()), another(fixture.port());
+    for (HttpConnection* held : {&arriving, &another}) {
+      held->send_raw("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3000000\r\n\r\n" +
+                     std::string(2'990'000, ' '));
+    }
+    EXPECT_TRUE(ServerFixture::eventually([&] { return status("") == 503; }));
+    EXPECT_EQ(status("&limit=1"), 200) << "the small one";
+  }
+  EXPECT_TRUE(ServerFixture::eventually([&] { return status("") == 200; }));
+}
+
 TEST(HostileBodies, a_template_gets_no_more_text_than_the_context_holds) {
   ServerFixture fixture;
   const std::string long_text(4 * kMiB, 'a');

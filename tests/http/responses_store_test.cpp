@@ -53,6 +53,30 @@ TEST(ResponsesStore, a_request_goes_on_from_a_stored_answer) {
   EXPECT_EQ(listed["has_more"], false);
 }
 
+TEST(ResponsesStore, input_tokens_are_counted_as_they_are_prompted) {
+  ServerFixture fixture(agent());
+  const Json first = post(fixture, body("call"));
+  const auto count = [&](Json request, int status = 200) {
+    const HttpReply reply = fixture.post("/v1/responses/input_tokens", request);
+    EXPECT_EQ(reply.status, status) << reply.body;
+    return Json::parse(reply.body);
+  };
+  Json next = body("done", {{"previous_response_id", first["id"]}, {"instructions", "Be brief."}});
+  const Json counting = [&] {
+    Json out = next;
+    out.erase("temperature");
+    return out;
+  }();
+  const Json prompted = post(fixture, next)["usage"]["input_tokens"];
+  EXPECT_EQ(count(counting), (Json{{"object", "response.input_tokens"}, {"input_tokens", prompted}}));
+  EXPECT_EQ(count({{"input", "hello"}})["input_tokens"], 5);
+  EXPECT_EQ(count(next, 400)["error"]["param"], "temperature");
+  EXPECT_EQ(count({{"input", "x"}, {"previous_response_id", "resp_x"}}, 404)["error"]["param"], "previous_response_id");
+  EXPECT_EQ(count({{"input", "x"}, {"model", "other"}}, 404)["error"]["code"], "model_not_found");
+  EXPECT_EQ(count({{"instructions", "x"}}, 400)["error"]["param"], "input");
+  EXPECT_EQ(http_get(fixture.port(), "/v1/responses/input_tokens").status, 404) << "an answer of that id";
+}
+
 TEST(ResponsesStore, streamed_answers_are_stored_too) {
   ServerFixture fixture(agent());
   const auto events = sse_data(fixture.post("/v1/responses", body("done", {{"stream", true}})).body);
@@ -76,6 +100,27 @@ TEST(ResponsesStore, read_and_deleted) {
   const Json error = post(fixture, body("done", {{"previous_response_id", response["id"]}}), 404)["error"];
   EXPECT_EQ(error["param"], "previous_response_id");
   EXPECT_NE(error["message"].get<std::string>().find(response["id"]), std::string::npos);
+}
+
+TEST(ResponsesStore, include_is_checked_where_answers_are_read) {
+  ServerFixture fixture(agent());
+  const Json response = post(fixture, body("done"));
+  const std::string path = "/v1/responses/" + response["id"].get<std::string>();
+  for (const std::string& of : {path, path + "/input_items"}) {
+    const std::string whole = http_get(fixture.port(), of).body;
+    for (const char* query : {"?include[]=message.output_text.logprobs", "?include=reasoning.encrypted_content",
+                              "?include%5B%5D=file_search_call.results&include%5B%5D=reasoning.encrypted_content"}) {
+      const HttpReply reply = http_get(fixture.port(), of + query);
+      EXPECT_EQ(reply.status, 200) << query;
+      EXPECT_EQ(reply.body, whole);
+    }
+    const HttpReply wrong =
+        http_get(fixture.port(), of + "?include[]=reasoning.encrypted_content&include[]=everything");
+    EXPECT_EQ(wrong.status, 400);
+    EXPECT_EQ(Json::parse(wrong.body)["error"]["param"], "include[]");
+    EXPECT_NE(wrong.body.find("everything"), std::string::npos);
+    EXPECT_EQ(http_get(fixture.port(), of + "?include=reasoning.encrypted_content&include=x").status, 400);
+  }
 }
 
 TEST(ResponsesStore, items_are_listed_in_pages) {
