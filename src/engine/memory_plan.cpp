@@ -74,7 +74,11 @@ std::string mib(size_t bytes) {
 }
 
 // What to lower: the chunk where a common one would do with less than half of the fixed memory, else what else sizes it.
-std::string remedy(const Model& model, const Backend& backend, const EngineLimits& limits, const MemoryPlan& plan, size_t fixed) {
+std::string remedy(const Model& model, const Backend& backend, const EngineLimits& limits, const MemoryPlan& plan,
+                   size_t fixed, size_t lacking) {
+  if (lacking > 0) {
+    return "the weights alone are " + mib(lacking) + " too large: take a smaller model or format, or more memory";
+  }
   constexpr int32_t kCommonChunk = 512;
   EngineLimits common = limits;
   common.chunk_size = std::min(limits.chunk_size, kCommonChunk);
@@ -182,7 +186,8 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
                 "the model does not fit: weights " + mib(weight_bytes) + ", fixed " +
                     mib(claimed - weight_bytes) + ", KV " + std::to_string(full_token_bytes) +
                     " B per token, of " + mib(memory_bytes) + " free (" + mib(allowed) +
-                    " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed->total()));
+                    " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed->total(),
+                           weight_bytes - std::min(weight_bytes, static_cast<size_t>(memory_bytes))));
   }
   for (const KvGroupSpec& group : model.groups) {
     const int64_t full = div_up(tokens, limits.block_size) + 1;  // block 0 is nobody's

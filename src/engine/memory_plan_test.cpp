@@ -284,6 +284,11 @@ TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {
   ASSERT_FALSE(plan.has_value());
   EXPECT_EQ(plan.error().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(plan.error().message().find("weights 8.0 MiB"), std::string::npos) << plan.error().message();
+  EXPECT_NE(plan.error().message().find("the weights alone are 4.0 MiB too large"), std::string::npos)
+      << plan.error().message();
+  EXPECT_EQ(plan.error().message().find("--context-length"), std::string::npos) << "would not help";
+  plan = plan_memory(two_groups(), size_t{4} << 20, NoBackend(), small_limits(), size_t{4} << 20, 1000);
+  ASSERT_FALSE(plan.has_value());
   EXPECT_NE(plan.error().message().find("--max-total-tokens"), std::string::npos) << plan.error().message();
   EXPECT_EQ(plan.error().message().find("--chunked-prefill-size"), std::string::npos) << "is small";
 }

@@ -38,6 +38,15 @@ void add_fp8_scales(TensorFinder& finder, const Quantization& q, const std::stri
   out->scales = *found;
 }
 
+// Scales beside a matrix in a format that has none: it was meant to be quantised, or is not what they belong to.
+void refuse_scales(TensorFinder& finder, const std::string& name, Format format) {
+  for (const char* suffix : {"_scale_2", "_global_scale", "_scale_inv", "_scale"}) {
+    if (!finder.has(name + suffix)) continue;
+    return finder.add_fault(Kind::kOther, name + " is " + format_traits(format).name + ", though " + name + suffix +
+                                              " is there");
+  }
+}
+
 Status not_finite(const TensorView& tensor, const std::string& value) {
   return {StatusCode::kDataLoss, "tensor " + printable(tensor.name) + ": " + value + " is not finite"};
 }
@@ -70,9 +79,8 @@ MatrixSource find_matrix(TensorFinder& finder, const Quantization& quantization,
   } else if (must_be_fp8(quantization, name)) {
     finder.add_fault(Kind::kOther, name + " is " + format_traits(out.format).name +
                                        ", though quantization_config does not exempt it");
-  } else if (has_second) {
-    finder.add_fault(Kind::kOther, name + " is " + format_traits(out.format).name + ", though " + name +
-                                       "_scale_2 is there");
+  } else {
+    refuse_scales(finder, name, out.format);
   }
   return out;
 }
@@ -143,6 +151,23 @@ Status check_numbers(const MatrixSource& source, const std::byte* rows, size_t b
     if (!any) continue;
     const auto at = static_cast<size_t>(std::find_if(rows + begin, rows + end, is_nan) - rows);
     return not_finite(source.values, "value " + std::to_string(static_cast<size_t>(first * source.cols) + at));
+  }
+  return Status();
+}
+
+Status check_scales(const MatrixSource& source, const std::vector<float>& stored) {
+  const bool zeros = source.layout != ScaleLayout::kTensor;
+  const auto reason = [&](float scale) -> const char* {
+    if (!std::isfinite(scale)) return "not finite";
+    if (scale < 0.0f) return "negative";
+    if (scale == 0.0f) return zeros ? nullptr : "0";
+    return source.divides && !std::isfinite(1.0f / scale) ? "too small to divide by" : nullptr;
+  };
+  for (size_t i = 0; i < stored.size(); ++i) {
+    const char* fault = reason(stored[i]);
+    if (fault == nullptr) continue;
+    return {StatusCode::kDataLoss,
+            "tensor " + printable(source.scales.name) + ": scale " + std::to_string(i) + " is " + fault};
   }
   return Status();
 }

@@ -56,6 +56,9 @@ Status requantize_rows(const MatrixSource& source, const std::byte* stored, int6
 // `first` on.
 Status check_numbers(const MatrixSource& source, const std::byte* rows, size_t bytes, int64_t first = 0);
 
+// kDataLoss if a stored scale is no finite number above 0; those of rows and blocks may be 0, as those of zeros are.
+Status check_scales(const MatrixSource& source, const std::vector<float>& stored);
+
 // The scales as kernels take them, [rows, scales_per_row], from the stored ones.
 std::vector<float> scales_of(const MatrixSource& source, std::vector<float> stored);
 

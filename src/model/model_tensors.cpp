@@ -1,5 +1,6 @@
 #include "model/model_tensors.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -107,13 +108,14 @@ std::string listed(const std::vector<std::string>& names) {
   return out;
 }
 
-// The names of the tensors that a parameter is read from go to `used`.
+// The names of the tensors that a parameter is read from go to `used`, a matrix and its format to `matrices`.
 TensorFault check_parameter(const Checkpoint& checkpoint, const Quantization& quantization, const ModelTensor& wanted,
-                            std::set<std::string>* used) {
+                            std::set<std::string>* used, std::map<std::string, Format>* matrices) {
   TensorFinder finder(checkpoint);
   if (wanted.shape.size() == 2) {
     const MatrixSource source = find_matrix(finder, quantization, wanted.name, wanted.shape[0], wanted.shape[1]);
     used->insert({wanted.name, source.values.name, source.block_scales.name, source.scales.name});
+    if (finder.ok()) matrices->insert({wanted.name, source.format});
     return finder.fault();
   }
   const Format format = finder.get(wanted.name, wanted.shape).format;
@@ -126,7 +128,31 @@ TensorFault check_parameter(const Checkpoint& checkpoint, const Quantization& qu
   return finder.fault();
 }
 
-Status check_experts(const Checkpoint& checkpoint, const ModelConfig& config, std::set<std::string>* used) {
+// Schemes quantise matrices of one input together: where one is and another, which no exception names, is not, a writer
+// stopped half-way. Returns what is wrong, or "".
+std::string half_quantised(const Quantization& quantization, const std::map<std::string, Format>& matrices) {
+  const auto quantised = [](Format format) { return format == Format::kNVFP4 || format == Format::kF8E4M3; };
+  const std::vector<std::vector<std::string>> together = {
+      {"q_proj.weight", "k_proj.weight", "v_proj.weight"}, {"gate_proj.weight", "up_proj.weight"},
+      {"in_proj_qkv.weight", "in_proj_z.weight"}};
+  for (const auto& [name, format] : matrices) {
+    if (quantised(format) || planned_format(quantization, name) == Format::kBF16) continue;
+    const size_t at = name.rfind('.', name.rfind('.') - 1) + 1;
+    for (const std::vector<std::string>& parts : together) {
+      if (std::find(parts.begin(), parts.end(), name.substr(at)) == parts.end()) continue;
+      for (const std::string& part : parts) {
+        const auto other = matrices.find(name.substr(0, at) + part);
+        if (other == matrices.end() || !quantised(other->second)) continue;
+        return name + " is " + format_traits(format).name + ", though " + other->first + " is " +
+               format_traits(other->second).name + " and quantization_config does not exempt it";
+      }
+    }
+  }
+  return "";
+}
+
+Status check_experts(const Checkpoint& checkpoint, const ModelConfig& config, std::set<std::string>* used,
+                     std::map<std::string, Format>* matrices) {
   for (int32_t layer = 0; config.experts > 0 && layer < config.layers; ++layer) {
     for (const ExpertPart part : {ExpertPart::kGate, ExpertPart::kUp, ExpertPart::kDown}) {
       const Expected<ExpertSource> source = find_experts(checkpoint, config, layer, part);
@@ -134,6 +160,7 @@ Status check_experts(const Checkpoint& checkpoint, const ModelConfig& config, st
       used->insert({source->values.name, source->scales.name, source->bias.name});
       for (const MatrixSource& matrix : source->each) {
         used->insert({matrix.values.name, matrix.block_scales.name, matrix.scales.name});
+        matrices->insert({matrix.values.name, matrix.format});
       }
     }
   }
@@ -158,8 +185,9 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
   std::vector<std::string> missing, misshapen, other;
   const Quantization& quantization = config.quantization;
   std::set<std::string> used = {"rope_freqs.weight"};  // read with the configuration
+  std::map<std::string, Format> matrices;
   for (const ModelTensor& wanted : model_tensors(config)) {
-    const TensorFault fault = check_parameter(checkpoint, quantization, wanted, &used);
+    const TensorFault fault = check_parameter(checkpoint, quantization, wanted, &used, &matrices);
     if (fault.kind == TensorFault::Kind::kMissing) missing.push_back(fault.text);
     if (fault.kind == TensorFault::Kind::kMisshapen) misshapen.push_back(fault.text);
     if (fault.kind == TensorFault::Kind::kOther) other.push_back(fault.text);
@@ -173,7 +201,10 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
     const size_t more = other.size() - 1;
     return bad("tensor " + other[0] + (more > 0 ? ", and " + std::to_string(more) + " more like it" : ""));
   }
-  if (const Status status = check_experts(checkpoint, config, &used); !status.ok()) return bad(status.message());
+  if (const Status status = check_experts(checkpoint, config, &used, &matrices); !status.ok()) {
+    return bad(status.message());
+  }
+  if (const std::string half = half_quantised(quantization, matrices); !half.empty()) return bad("tensor " + half);
   std::vector<std::string> unused;
   std::map<std::string, size_t> unneeded;  // by kind and reason
   for (const TensorView& tensor : checkpoint.tensors()) {

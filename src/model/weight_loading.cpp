@@ -103,14 +103,7 @@ Status WeightLoader::run_scales(const Job& job, Scratch& scratch) const {
     scales.assign(static_cast<size_t>(matrix.rows * scales_per_row(matrix.layout, matrix.cols)), scales[0]);
   } else {
     if (Status status = read_floats(job.tensor, scratch, &scales); !status.ok()) return status;
-    const auto bad = std::find_if(scales.begin(), scales.end(), [&](float scale) {
-      return !std::isfinite(scale) || (matrix.divides && !std::isfinite(1.0f / scale));
-    });
-    if (bad != scales.end()) {
-      return {StatusCode::kDataLoss, "tensor " + printable(job.tensor.name) + ": scale " +
-                                         std::to_string(bad - scales.begin()) + " is not finite" +
-                                         (matrix.divides ? ", or 0" : "")};
-    }
+    if (Status status = check_scales(matrix, scales); !status.ok()) return status;
     scales = scales_of(matrix, std::move(scales));
   }
   if (job.rows.run > 0) {

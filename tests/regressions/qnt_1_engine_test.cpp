@@ -3,6 +3,7 @@
 // fp8_*, gpt_oss and gemma4_*.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -165,8 +166,9 @@ TEST_F(Qnt1, stored_types_must_fit_the_configuration) {
   gate.dtype = "BF16", gate.data.resize(gate.data.size() * 2, '\0');
   expect_refused(kGate, "is BF16, though quantization_config does not exempt it");
   config_["quantization_config"]["ignore"] = {"lm_head", "model.layers.1.mlp.gate_proj"};
+  expect_refused(kGate + " is BF16", "_scale is there");
+  tensors_.erase(kGate + "_scale");
   EXPECT_EQ(load(), "");
-  EXPECT_EQ(unused_, std::vector<std::string>{kGate + "_scale"});
 
   open("fp8_channel");
   config_.erase("quantization_config");
@@ -174,6 +176,46 @@ TEST_F(Qnt1, stored_types_must_fit_the_configuration) {
   open("fp8_channel");
   config_["quantization_config"]["quant_method"] = "fbgemm_fp8";
   expect_refused("config.json", "quant_method 'fbgemm_fp8'");
+}
+
+TEST_F(Qnt1, scales_beside_a_matrix_of_16_bits_end_the_load) {
+  for (const char* suffix : {"_scale", "_scale_inv", "_scale_2", "_global_scale"}) {
+    open("gemma4_nvfp4");  // of which only experts are quantised
+    tensors_["model.language_model.layers.0.self_attn.q_proj.weight" + std::string(suffix)] = {
+        "F32", {1}, std::string("\0\0\x80\x3f", 4)};
+    expect_refused("model.layers.0.self_attn.q_proj.weight is BF16", std::string(suffix) + " is there");
+  }
+}
+
+TEST_F(Qnt1, a_scale_of_a_tensor_is_a_finite_number_above_0) {
+  const std::map<float, const char*> faults = {{0.0f, "is 0"}, {-0.5f, "is negative"}, {INFINITY, "is not finite"}};
+  for (const auto& [value, words] : faults) {
+    open("fp8_tensor");
+    put_float(kGate + "_scale", 0, value);
+    expect_refused(kGate + "_scale", words);
+    for (const auto& [golden, suffix] : {std::pair{"gemma4_nvfp4", "_scale_2"},
+                                         std::pair{"gemma4_dense_nvfp4", "weight_global_scale"}}) {
+      open(golden);
+      const auto scale = std::find_if(tensors_.begin(), tensors_.end(),
+                                      [&](const auto& tensor) { return tensor.first.ends_with(suffix); });
+      ASSERT_NE(scale, tensors_.end()) << golden;
+      put_float(scale->first, 0, value);
+      expect_refused(suffix, words);
+    }
+  }
+}
+
+TEST_F(Qnt1, matrices_of_one_input_are_quantised_together) {
+  const std::string query = "layers.0.self_attn.q_proj";
+  open("gemma4_nvfp4_all");
+  Tensor& stored = tensors_.at("language_model.model." + query + ".weight");
+  stored.dtype = "BF16", stored.shape[1] *= 2, stored.data.resize(stored.data.size() * 4, '\0');
+  for (const char* suffix : {".weight_scale", ".weight_scale_2"}) {
+    ASSERT_EQ(tensors_.erase("language_model.model." + query + suffix), 1u);
+  }
+  expect_refused("model." + query + ".weight is BF16", "does not exempt it");
+  config_["quantization_config"]["ignore"].push_back("model.language_model." + query);
+  EXPECT_EQ(load(), "");
 }
 
 const std::string kExperts = "model.layers.1.mlp.experts.";
@@ -253,7 +295,7 @@ TEST_F(Qnt1, scales_of_nvfp4_that_are_missing_misshapen_or_no_number_end_the_loa
   }
   open("gemma4_dense_nvfp4");  // a divisor
   put_float(kLanguage + "layers.0.mlp.up_proj.weight_global_scale", 0, 0.0f);
-  expect_refused("model.layers.0.mlp.up_proj.weight_global_scale", "or 0");
+  expect_refused("model.layers.0.mlp.up_proj.weight_global_scale", "scale 0 is 0");
 }
 
 TEST_F(Qnt1, a_layer_whose_experts_are_half_quantised_ends_the_load) {
