@@ -132,12 +132,14 @@ Status run_bench_decode(const DecodeBench& bench) {
   const int32_t most = described->config.context;
   std::vector<int32_t> contexts;
   for (const int32_t context : bench.contexts) {
-    contexts.push_back(std::min(context, most));
-    if (contexts.back() <= bench.steps) {
+    const int32_t held = std::min(context, most);
+    if (held <= bench.steps) {
       return {StatusCode::kInvalidArgument, "a context of " + std::to_string(context) +
                                                 " has no room for a prompt before " +
                                                 std::to_string(bench.steps) + " decoded tokens"};
     }
+    if (held < context) std::printf("context %d: the model holds %d, which is measured\n", context, held);
+    if (std::find(contexts.begin(), contexts.end(), held) == contexts.end()) contexts.push_back(held);
   }
   setup.limits.context_length = *std::max_element(contexts.begin(), contexts.end());
   setup.limits.max_rows = *std::max_element(bench.rows.begin(), bench.rows.end());
@@ -155,6 +157,7 @@ Status run_bench_decode(const DecodeBench& bench) {
       "\n| context | rows | ms/token | tok/s | GB/step | GB/s | of a read | us/layer over its "
       "bytes | experts expected | to "
       "the last first token, s | prefill tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+  int not_measured = 0;
   for (const int32_t rows : bench.rows) {
     for (const int32_t context : contexts) {
       if (*trace != nullptr) (*trace)->begin();
@@ -165,6 +168,7 @@ Status run_bench_decode(const DecodeBench& bench) {
             "| %d | %d | no two steps decoded all rows: they do not fit the memory together, or "
             "the first had ended; more steps |\n",
             context, rows);
+        ++not_measured;
         continue;
       }
       print_line(bench, host, bytes, ceiling, rows, context, *line);
@@ -177,7 +181,8 @@ Status run_bench_decode(const DecodeBench& bench) {
     std::printf("\n%s", title.c_str());
     print_per_op(ops, ceiling);
   }
-  return {};
+  if (not_measured == 0) return {};
+  return {StatusCode::kInvalidArgument, std::to_string(not_measured) + " of the table's lines could not be measured"};
 }
 
 }  // namespace tailrace

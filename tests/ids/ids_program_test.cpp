@@ -53,6 +53,17 @@ TEST(IdsProgram, cuda_without_a_gpu_says_why_and_auto_runs_on_the_cpu) {
   EXPECT_TRUE(mentions(automatic, "no GPU: " + reason + "\n")) << automatic.text;
 }
 
+TEST(IdsProgram, a_decode_table_with_a_line_that_was_not_measured_is_no_success) {
+  const std::string bench = kModel + " --device cpu --bench-decode 100k,64 --output-len 8 --batch ";
+  const Output one = run(bench + "1");
+  EXPECT_EQ(one.exit_code, 0) << one.text;
+  EXPECT_TRUE(mentions(one, "context 102400: the model holds ")) << one.text;
+  const Output more_than_fit = run("--model " + kGoldens + "gguf_llama/model.gguf --max-total-tokens 256 --device cpu "
+                                   "--bench-decode 200 --output-len 8 --batch 4");
+  EXPECT_NE(more_than_fit.exit_code, 0) << more_than_fit.text;
+  EXPECT_TRUE(mentions(more_than_fit, "1 of the table's lines could not be measured")) << more_than_fit.text;
+}
+
 TEST(IdsProgram, a_bad_command_line_is_one_line_and_2) {
   for (const char* arguments : {"", "--model /no/such/model --device cpu", "--frobnicate"}) {
     const Output output = run(arguments);
