@@ -1,8 +1,8 @@
 // Attention of a mixed step: the decode kernel beside the extend kernel on two streams, as the backend launches them. Checks that
-// both together write exactly what each writes alone; then TARGETS' mixed table; `sweep` tries grids and orders of launch.
+// both together write exactly what each writes alone; then TARGETS' mixed table; `sweep` tries grids and numbers of chunks.
 //   bench_mixed [check|bench|sweep|all]
+#include <algorithm>
 #include <cstring>
-#include <memory>
 #include <string>
 
 #include "kernels/cuda/attention_together.h"
@@ -21,8 +21,9 @@ int check_case(const Case& c, uint64_t seed) {
   AttentionProblem p(c, 1, seed);
   ExtendRun extend(p, rows);
   int failed = 0;
-  for (int ctas : {mixed_defaults(c.dim, c.group()).decode_ctas, resident, 2}) {
-    DecodeRun decode(p, rows, ctas);
+  for (int ctas : {mixed_defaults(c.dim, c.group()).decode_ctas, resident / 5, resident, 2}) {
+    DecodeRun decode(p, rows, resident);
+    decode.first_ctas = ctas;
     decode.make_plan(nullptr);
     decode.run(0, nullptr);
     extend.run(0, nullptr);
@@ -88,58 +89,63 @@ std::vector<Row> table_rows() {
 
 constexpr int kLayers = 2;  // each far larger than the L2, or, for windows, followed by as much
 
+// Medians of rounds of all, since clocks follow what ran before.
+struct Rounds {
+  std::vector<std::vector<double>> us;
+  template <typename... F>
+  explicit Rounds(int rounds, F... time) : us(sizeof...(time)) {
+    for (int r = 0; r < rounds; ++r) {
+      size_t i = 0;
+      (us[i++].push_back(time()), ...);
+    }
+  }
+  double operator[](int i) {
+    std::sort(us[i].begin(), us[i].end());
+    return us[i][us[i].size() / 2];
+  }
+};
+
 void run_bench() {
-  std::printf("%-20s %4s %8s %8s %8s | %5s %5s %8s %9s %9s | %7s %7s %6s\n", "shape", "rows", "extend", "decode", "in turn",
-              "ctas", "parts", "two str.", "/0.9 sum", "/1.15 max", "FI spl2", "/FI", "goal");
+  std::printf("%-20s %4s %8s %8s %8s | %5s %8s %9s %9s | %7s %7s %6s\n", "shape", "rows", "extend", "decode", "in turn",
+              "first", "two str.", "/0.9 sum", "/1.15 max", "FI spl2", "/FI", "goal");
   for (const Row& row : table_rows()) {
     const Case& c = row.c;
-    const int layers = c.window > 0 ? 4 * kLayers : kLayers, n = c.rows() - 1;
+    const int layers = c.window > 0 ? 4 * kLayers : kLayers, n = c.rows() - 1, resident = decode_ctas(c.dim, c.group());
     AttentionProblem p(c, layers, 7);
     ExtendRun alone(p, n, ExtendRun(p, n).chosen(false)), extend(p, n);
-    DecodeRun decode(p, n, decode_ctas(c.dim, c.group())), beside(p, n, mixed_defaults(c.dim, c.group()).decode_ctas);
+    DecodeRun decode(p, n, resident), beside(p, n, resident);
+    beside.first_ctas = mixed_defaults(c.dim, c.group()).decode_ctas;
     TwoStreams streams;
     const auto time = [&](DecodeRun& d, auto run) { return step_us(streams.main, d, layers, run); };
-    const double extend_us = time(decode, [&](int l) { alone.run(l, streams.main); });
-    const double decode_us = time(decode, [&](int l) { decode.run(l, streams.main); });
-    const double turn_us = time(decode, [&](int l) { decode.run(l, streams.main), alone.run(l, streams.main); });
-    const double both_us = time(beside, [&](int l) { streams.run(beside, extend, l); });
-    std::printf("%-20s %4d %8.1f %8.1f %8.1f | %5d %5d %8.1f %9.2f %9.2f | %7.0f %7.2f %6.0f\n", c.name, n, extend_us, decode_us, turn_us,
-                beside.ctas, extend.split.parts, both_us, both_us / (0.9 * (extend_us + decode_us)), both_us / (1.15 * std::max(extend_us, decode_us)),
-                row.peer, row.peer > 0 ? both_us / row.peer : 0, row.goal);
+    Rounds us(5, [&] { return time(decode, [&](int l) { alone.run(l, streams.main); }); },
+              [&] { return time(decode, [&](int l) { decode.run(l, streams.main); }); },
+              [&] { return time(decode, [&](int l) { decode.run(l, streams.main), alone.run(l, streams.main); }); },
+              [&] { return time(beside, [&](int l) { streams.run(beside, extend, l); }); });
+    std::printf("%-20s %4d %8.1f %8.1f %8.1f | %5d %8.1f %9.2f %9.2f | %7.0f %7.2f %6.0f\n", c.name, n, us[0], us[1], us[2],
+                beside.first_ctas, us[3], us[3] / (0.9 * (us[0] + us[1])), us[3] / (1.15 * std::max(us[0], us[1])), row.peer,
+                row.peer > 0 ? us[3] / row.peer : 0, row.goal);
   }
 }
 
+// Grids before extend and chunks a CTA, in rounds over all of them.
 void run_sweep() {
   for (const Row& row : table_rows()) {
     const Case& c = row.c;
     const int layers = c.window > 0 ? 4 * kLayers : kLayers, n = c.rows() - 1, resident = decode_ctas(c.dim, c.group());
     AttentionProblem p(c, layers, 7);
     TwoStreams streams;
-    std::printf("%s, %d rows: ctas, us alone, then together, extend or decode on the main stream, with extend cut as headed\n",
-                c.name, n);
-    std::printf("   parts, from, alone:");
-    std::vector<std::unique_ptr<ExtendRun>> extends;
-    DecodeRun none(p, n, resident);
-    const int tiles = ExtendRun(p, n, {1, 0}).tiles(), held = c.dim == 64 ? 264 : 132;
-    for (ExtendSplit split : {ExtendSplit{1, 0}, {2, std::max(0, tiles - held)}, {4, std::max(0, tiles - held)}}) {
-      if ( c.window > 0 && split.parts > 1) continue;
-      auto extend = std::make_unique<ExtendRun>(p, n, split);
-      std::printf("  %d %4d %8.1f", split.parts, split.from,
-                  step_us(streams.main, none, layers, [&](int l) { extend->run(l, streams.main); }));
-      extends.push_back(std::move(extend));
-    }
-    std::printf("\n");
-    for (int ctas : {32, 48, 64, 80, 100, 132, 264}) {
+    ExtendRun extend(p, n);
+    std::printf("%s, %d rows, %d tiles: us by decode's CTAs before extend, with 1-4 chunks a CTA of all %d\n", c.name, n, extend.tiles(),
+                resident);
+    for (int ctas : {16, 24, 33, 44, 66, 88, 132, 264}) {
       if (ctas > resident) continue;
-      DecodeRun decode(p, n, ctas);
-      std::printf("%6d %8.1f  ", ctas, step_us(streams.main, decode, layers, [&](int l) { decode.run(l, streams.main); }));
-      for (auto& extend : extends) {
-        for (bool on_main : {false, true}) {
-          streams.decode_on_main = on_main;
-          std::printf(" %8.1f", step_us(streams.main, decode, layers, [&](int l) { streams.run(decode, *extend, l); }));
-        }
-      }
-      std::printf("\n");
+      const auto time = [&](int chunks) {
+        DecodeRun decode(p, n, resident, 0, {chunks, DecodeTuning{}.plenty_tiles});
+        decode.first_ctas = ctas;
+        return step_us(streams.main, decode, layers, [&](int l) { streams.run(decode, extend, l); });
+      };
+      Rounds us(3, [&] { return time(1); }, [&] { return time(2); }, [&] { return time(3); }, [&] { return time(4); });
+      std::printf("%6d %8.1f %8.1f %8.1f %8.1f\n", ctas, us[0], us[1], us[2], us[3]);
     }
   }
 }

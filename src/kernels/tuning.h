@@ -17,8 +17,8 @@ struct DecodeTuning {
 
 // Decode beside extend. The defaults depend on the kernels: AttentionPath::mixed_defaults.
 struct MixedTuning {
-  int32_t decode_ctas = 0;     // decode's grid there, at most what the GPU holds at once
-  int32_t chunks_per_cta = 2;  // as DecodeTuning's, of that grid
+  int32_t decode_ctas = 0;     // of those that the GPU holds at once, these start before extend, the others behind its last
+  int32_t chunks_per_cta = 2;  // as DecodeTuning's, of all of them
   int32_t beside_tiles = 0;    // with fewer extend tiles (of all KV heads) the two run in turn
   bool operator==(const MixedTuning&) const = default;
 };

@@ -89,7 +89,8 @@ __device__ void produce(const DecodeParams& p, const Shared<D, ROWS, FP8>& share
   const int num_chunks = p.plan->num_chunks, group = p.q_heads / p.kv_heads;
   auto* ticket = reinterpret_cast<unsigned*>(const_cast<unsigned char*>(plan_at(p.plan, kTicketsAt))) + p.launch_index;
   // Lane 0 takes the ticket of the chunk after next and loads the next chunk while it issues this one.
-  auto draw = [&] { return num_chunks > gridDim.x ? static_cast<int>(gridDim.x + atomicAdd(ticket, 1u)) : num_chunks; };
+  const int grid = p.helped_ctas > 0 ? p.helped_ctas : static_cast<int>(gridDim.x);  // whose CTAs begin with the chunk of their index
+  auto draw = [&] { return num_chunks > grid ? static_cast<int>(grid + atomicAdd(ticket, 1u)) : num_chunks; };
   auto load = [&](int index) {
     DecodeChunk c;
     c.num_blocks = 0;
@@ -101,8 +102,9 @@ __device__ void produce(const DecodeParams& p, const Shared<D, ROWS, FP8>& share
   DecodeChunk next;
   int after = num_chunks;
   if (lane == 0) {
-    next = load(blockIdx.x);
-    after = blockIdx.x < num_chunks ? draw() : num_chunks;
+    const int first = p.helped_ctas > 0 ? draw() : static_cast<int>(blockIdx.x);
+    next = load(first);
+    after = first < num_chunks ? draw() : num_chunks;
   }
   for (;;) {
     ptx::mbarrier_wait(shared.queue_empty + place, queue_phase);
@@ -503,6 +505,8 @@ __device__ void consume(const DecodeParams& p, const Shared<D, ROWS, FP8>& share
     ptx::mbarrier_arrive(shared.queue_empty + place);
     if (++place == kQueue) place = 0, queue_phase ^= 1;
   }
+  // What follows late CTAs on their stream follows the kernel before them, too.
+  if (p.helped_ctas > 0) return ptx::wait_for_previous_kernel();
   merge<D, ROWS, FP8>(p, epoch, thread);
 }
 
@@ -525,7 +529,7 @@ decode_kernel(const __grid_constant__ DecodeParams p) {
   }
   clear_queries(shared);
   __syncthreads();
-  ptx::wait_for_previous_kernel();
+  if (p.helped_ctas == 0) ptx::wait_for_previous_kernel();  // late CTAs start when the kernel before has waited for all that they read
   if (threadIdx.x / 32 >= C::kWarps) {
     if constexpr (D > 256) ptx::registers_down<40>();
     if (threadIdx.x / 32 == C::kWarps) produce<D, ROWS, FP8>(p, shared, threadIdx.x % 32);
@@ -589,7 +593,7 @@ MixedTuning mixed_of(int head_dim, int group) {
   const int dim = padded_dim(head_dim), resident = ctas_of<FP8>(head_dim, group);
   const bool shares_sms = dim == 64 && !FP8;  // with extend's CTAs
   return {.decode_ctas = std::min(resident, shares_sms ? sms : sms / 2), .chunks_per_cta = 2,
-          .beside_tiles = dim == 128 ? sms : 0};
+          .beside_tiles = 0};
 }
 
 template <bool FP8>

@@ -65,15 +65,17 @@ struct DecodeParams {
   unsigned long long* done;         // [max_chunks] the last launch that has written this partial
   const unsigned long long* epoch;  // device counter that differs for every step
   int launch_index;                 // of the launches that share a plan in a step, < kMaxLaunches
+  // Late CTAs: 0, or the grid of the launch that this one helps. They take that launch's chunks by ticket, merge nothing, and are
+  // queued on the stream of a kernel that lets them start when all of its own CTAs have (ExtendParams::late_decode).
+  int helped_ctas = 0;
 };
 
 // CTAs of this head_dim that the device holds at once: the grid, since CTAs wait for each other's partials. Beside another kernel
 // some of them start late; that is safe as long as the other's CTAs wait for nothing of this launch, as extend's do.
 int decode_ctas(int head_dim, int group);
-// How decode runs beside extend where no table says it. The grid: at head_dim 64 a CTA an SM, beside one of extend's; else half of
-// the SMs, which still read at nearly full speed. Its CTAs must be in place before extend's: launch it on the stream that both wait
-// for, extend on a second one. At head_dim 128 half of the SMs read at two thirds of the speed, and a few tiles beside the whole grid
-// delay it (398 us against 372, Llama, 256 tokens): those run in turn.
+// How decode runs beside extend where no table says it. Its first CTAs, at head_dim 64 one an SM, beside one of extend's, else one on
+// half of the SMs, which still read at nearly full speed, must be in place before extend's: launch them on the stream that both wait
+// for, extend on a second one, and the late ones behind it there.
 MixedTuning mixed_defaults(int head_dim, int group);
 size_t decode_partial_out_bytes(int head_dim, int max_chunks);
 

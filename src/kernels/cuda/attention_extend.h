@@ -33,6 +33,7 @@ struct ExtendParams {
   ExtendSplit split;
   char* partial = nullptr;     // extend_partial_bytes of the parts, or null without
   unsigned long long* arrivals = nullptr;  // [4 per tile that is cut], zero before the first launch; a launch leaves zeros
+  bool late_decode = false;  // the next kernel on the stream may start when this one's CTAs all have (DecodeParams::helped_ctas)
 };
 
 // Query rows of a tile: tokens x heads of a group, packed, so that a short chunk fills it and KV is read once a group.

@@ -346,6 +346,7 @@ extend_kernel(const __grid_constant__ ExtendParams p) {
   }
   __syncthreads();
   ptx::wait_for_previous_kernel();
+  if (p.late_decode) ptx::let_next_kernel_start();
   const Tile t = tile_of<D, SPLIT>(p, blockIdx.x);
   const Consumer<D, FP8> ring{memory, full, empty};
   if constexpr (!C::kProducer) {

@@ -30,6 +30,7 @@ static __global__ void next_epoch_kernel(unsigned long long* epoch) { ++*epoch; 
 struct DecodeRun {
   AttentionProblem& p;
   int rows, ctas;
+  int first_ctas = ctas;  // CTAs that are launched before extend; the others come late
   DecodeTuning tuning;
   int max_chunks;
   Buffer<char> plan;
@@ -61,7 +62,12 @@ struct DecodeRun {
                           .partial_ml = partial_ml.device, .done = done.device, .epoch = epoch.device, .launch_index = layer};
   }
   void run(int layer, cudaStream_t s, float softcap = 0) {
-    GPU_CHECK((p.fp8 ? run_decode_fp8 : run_decode)(params(layer, softcap), ctas, s));
+    GPU_CHECK((p.fp8 ? run_decode_fp8 : run_decode)(params(layer, softcap), first_ctas, s));
+  }
+  void run_late(int layer, cudaStream_t s) {
+    DecodeParams late = params(layer);
+    late.helped_ctas = first_ctas;
+    GPU_CHECK((p.fp8 ? run_decode_fp8 : run_decode)(late, ctas - first_ctas, s));
   }
 };
 
@@ -117,8 +123,10 @@ struct ExtendRun {
                                  .sinks = p.c.sinks ? p.sinks.device : nullptr, .split = split, .partial = partial.device,
                                  .arrivals = arrivals.device};
   }
-  void run(int layer, cudaStream_t s, float softcap = 0) {
-    GPU_CHECK((p.fp8 ? run_extend_hopper_fp8 : run_extend_hopper)(params(layer, softcap), s));
+  void run(int layer, cudaStream_t s, float softcap = 0, bool late_decode = false) {
+    ExtendParams with = params(layer, softcap);
+    with.late_decode = late_decode;
+    GPU_CHECK((p.fp8 ? run_extend_hopper_fp8 : run_extend_hopper)(with, s));
   }
 };
 

@@ -30,7 +30,9 @@ struct TwoStreams {
     GPU_CHECK(cudaEventRecord(fork, main));
     GPU_CHECK(cudaStreamWaitEvent(side, fork, 0));
     decode.run(layer, decode_on_main ? main : side);
-    extend.run(layer, decode_on_main ? side : main);
+    const bool late = decode.first_ctas < decode.ctas;
+    extend.run(layer, decode_on_main ? side : main, 0, late);
+    if (late) decode.run_late(layer, decode_on_main ? side : main);
     GPU_CHECK(cudaEventRecord(join, side));
     GPU_CHECK(cudaStreamWaitEvent(main, join, 0));
   }

@@ -184,7 +184,8 @@ MixedTuning tune_mixed(const std::vector<TuneShape>& shapes, const DecodeTuning&
       const int rows = b->c.rows() - 1;
       ExtendRun chunk(b->problem, rows, ExtendRun(b->problem, rows, {1, 0}).chosen(ctas > 0));
       const DecodeTuning cut = ctas > 0 ? DecodeTuning{chunks, decode.plenty_tiles} : decode;
-      DecodeRun run(b->problem, rows, ctas > 0 ? ctas : resident, 0, cut);
+      DecodeRun run(b->problem, rows, resident, 0, cut);
+      if (ctas > 0) run.first_ctas = ctas;
       times.push_back(step_us(streams.main, run, b->layers, [&](int layer) {
         if (ctas > 0) return streams.run(run, chunk, layer);
         run.run(layer, streams.main), chunk.run(layer, streams.main);

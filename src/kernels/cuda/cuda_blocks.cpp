@@ -33,7 +33,7 @@ void CudaBlocks::queue(const StepShape& step, cudaStream_t stream) {
     if (step.num_decode_rows == 0) continue;
     const KvGroupView& kv = binding_.batch.groups[g];
     plan_decode(scratch_->groups[g].plan, binding_.targets.rows, step.num_decode_rows, kv.block_table, kv.table_stride,
-                shape_->groups[g].kv_heads, shape_->groups[g].window, decode_grid(step, g), options_.kv_splits,
+                shape_->groups[g].kv_heads, shape_->groups[g].window, shape_->groups[g].decode_ctas, options_.kv_splits,
                 decode_tuning(step, g), stream);
   }
   for (size_t i = 0; i < blocks_->size(); ++i) {
@@ -167,12 +167,24 @@ void CudaBlocks::run(const AttnInBlock& b, const StepShape& step, size_t, cudaSt
                         stream));
 }
 
+// Beside extend, decode's first CTAs are in place before it fills the GPU, which is why extend waits for the fork; the others follow
+// extend's on its stream.
 void CudaBlocks::run(const AttentionBlock& b, const StepShape& step, size_t, cudaStream_t stream) {
-  const bool both = beside(step, b.group);
-  if (both) fork(stream);  // extend waits for it, so that decode's CTAs are in place before it fills the GPU
-  if (step.num_decode_rows > 0) run_decode(b, step, stream);
-  if (!step.decode_only()) run_extend(b, step, both ? side_ : stream);
-  if (both) join(stream);
+  const AttentionPath& path = *shape_->attention;
+  const GroupShape& group = shape_->groups[b.group];
+  if (!beside(step, b.group)) {
+    if (step.num_decode_rows > 0) CUDA_CHECK(path.run_decode(decode_params(b), group.decode_ctas, stream));
+    if (!step.decode_only()) run_extend(b, step, false, stream);
+    return;
+  }
+  DecodeParams decode = decode_params(b);
+  const int first = group.mixed.decode_ctas, late = group.decode_ctas - first;
+  fork(stream);
+  CUDA_CHECK(path.run_decode(decode, first, stream));
+  run_extend(b, step, late > 0, side_);
+  decode.helped_ctas = first;
+  if (late > 0) CUDA_CHECK(path.run_decode(decode, late, side_));
+  join(stream);
 }
 
 void CudaBlocks::fork(cudaStream_t stream) {
@@ -184,32 +196,31 @@ void CudaBlocks::join(cudaStream_t stream) {
   CUDA_CHECK(cudaStreamWaitEvent(stream, join_, 0));
 }
 
-void CudaBlocks::run_decode(const AttentionBlock& b, const StepShape& step, cudaStream_t stream) {
+DecodeParams CudaBlocks::decode_params(const AttentionBlock& b) {
   const KvGroupView& kv = binding_.batch.groups[b.group];
   const CudaScratch::Group& scratch = scratch_->groups[b.group];
-  CUDA_CHECK(shape_->attention->run_decode({.q = scratch_->q,
-                                    .out = scratch_->attended,
-                                    .pool = pool_of(b.group, b.layer),
-                                    .block_table = kv.block_table,
-                                    .table_stride = kv.table_stride,
-                                    .rows = binding_.targets.rows,
-                                    .plan = scratch.plan,
-                                    .q_heads = b.q_heads,
-                                    .kv_heads = b.kv_heads,
-                                    .head_dim = b.head_dim,
-                                    .window = b.window,
-                                    .scale = b.scale,
-                                    .softcap = b.softcap,
-                                    .sinks = b.sinks,
-                                    .partial_out = scratch.partial_out,
-                                    .partial_ml = scratch.partial_ml,
-                                    .done = scratch.done,
-                                    .epoch = reinterpret_cast<const unsigned long long*>(&scratch_->state->next_launch),
-                                    .launch_index = attention_index_[b.group]++},
-                                   decode_grid(step, b.group), stream));
+  return {.q = scratch_->q,
+          .out = scratch_->attended,
+          .pool = pool_of(b.group, b.layer),
+          .block_table = kv.block_table,
+          .table_stride = kv.table_stride,
+          .rows = binding_.targets.rows,
+          .plan = scratch.plan,
+          .q_heads = b.q_heads,
+          .kv_heads = b.kv_heads,
+          .head_dim = b.head_dim,
+          .window = b.window,
+          .scale = b.scale,
+          .softcap = b.softcap,
+          .sinks = b.sinks,
+          .partial_out = scratch.partial_out,
+          .partial_ml = scratch.partial_ml,
+          .done = scratch.done,
+          .epoch = reinterpret_cast<const unsigned long long*>(&scratch_->state->next_launch),
+          .launch_index = attention_index_[b.group]++};
 }
 
-void CudaBlocks::run_extend(const AttentionBlock& b, const StepShape& step, cudaStream_t stream) {
+void CudaBlocks::run_extend(const AttentionBlock& b, const StepShape& step, bool late_decode, cudaStream_t stream) {
   const KvGroupView& kv = binding_.batch.groups[b.group];
   const int tiles = step.extend_tiles[b.group];
   const ExtendSplit split =
@@ -233,7 +244,8 @@ void CudaBlocks::run_extend(const AttentionBlock& b, const StepShape& step, cuda
                                     .sinks = b.sinks,
                                     .split = split,
                                     .partial = scratch_->extend_partial,
-                                    .arrivals = scratch_->arrivals},
+                                    .arrivals = scratch_->arrivals,
+                                    .late_decode = late_decode},
                                    stream));
 }
 

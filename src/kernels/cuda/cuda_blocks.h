@@ -47,8 +47,8 @@ class CudaBlocks {
   void run(const MlpBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const MoeBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
   void run(const HeadBlock& block, const StepShape& step, size_t index, cudaStream_t stream);
-  void run_decode(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);
-  void run_extend(const AttentionBlock& block, const StepShape& step, cudaStream_t stream);
+  DecodeParams decode_params(const AttentionBlock& block);
+  void run_extend(const AttentionBlock& block, const StepShape& step, bool late_decode, cudaStream_t stream);
   // out = W norm(x) of up to three matrices side by side, of the step's tokens; whether their biases are added.
   bool project(CudaProducts::Weights weights, const Norm& norm, float* out, const StepShape& step, cudaStream_t stream);
   // What runs on side_ between the two runs beside what runs on the stream.
@@ -59,10 +59,6 @@ class CudaBlocks {
   bool beside(const StepShape& step, int g) const {
     return step.num_decode_rows > 0 && !step.decode_only() &&
            step.extend_tiles[g] * shape_->groups[g].kv_heads >= shape_->groups[g].mixed.beside_tiles;
-  }
-  int decode_grid(const StepShape& step, int g) const {
-    const GroupShape& group = shape_->groups[g];
-    return beside(step, g) ? group.mixed.decode_ctas : group.decode_ctas;
   }
   DecodeTuning decode_tuning(const StepShape& step, int g) const {
     DecodeTuning tuning = shape_->groups[g].decode;

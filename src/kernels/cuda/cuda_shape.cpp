@@ -128,7 +128,7 @@ Expected<CudaShape> cuda_shape(const BlockList& blocks, const StepLimits& limits
     if (Status status = tune(attention, options, group); !status.ok()) return fail(status);
     const int units = limits.max_rows * group.kv_heads;
     group.max_chunks = std::max({max_decode_chunks(group.decode_ctas, units, group.decode.chunks_per_cta),
-                                 max_decode_chunks(group.mixed.decode_ctas, units, group.mixed.chunks_per_cta),
+                                 max_decode_chunks(group.decode_ctas, units, group.mixed.chunks_per_cta),
                                  units * options.kv_splits});
   }
   return s;
