@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <functional>
 #include <future>
+#include <random>
+#include <set>
 
 #include "base/check.h"
 #include "ids/path_proof.h"
@@ -18,6 +20,16 @@ constexpr std::chrono::seconds kPatience(600);
 constexpr int32_t kSmallChunk = 48;  // no multiple of a block on any device
 constexpr int32_t kLargestReferenceChunk = 8192;
 constexpr size_t kLoggedSteps = 1 << 15;
+constexpr int32_t kEdgeRest = 9, kEdgeTokens = 8;  // of a prompt behind what it shares with the one before, and of its answer
+// Requests of which a pool of so many tokens admits two or more, with the 64 tokens that it keeps free for each, and which then
+// grow beyond it.
+constexpr int32_t kCrowd = 4, kCrowdTokens = 192, kCrowdPool = 320;
+
+// Requests, and the answers that the reference gave.
+struct Questions {
+  std::vector<Request> requests;
+  std::vector<Answer> reference;
+};
 
 // A request that cannot be submitted or does not end leaves an answer that the comparison refuses.
 Answer finish(EngineClient& client, const Expected<std::shared_ptr<const Request>>& request) {
@@ -64,14 +76,31 @@ std::vector<Answer> staggered(EngineClient& client, const std::vector<Request>& 
   return answers;
 }
 
-using Way = std::vector<Answer> (*)(EngineClient&, const std::vector<Request>&);
+// Each request after one that has all of its prompt but the last kEdgeRest tokens, and nothing else cached. A request that goes on
+// from a forced token shares what it shared at first.
+std::vector<Answer> after_prefix(EngineClient& client, const std::vector<Request>& requests, const std::vector<Request>& first) {
+  std::vector<Answer> answers;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    client.flush_cache();
+    Request prefix = first[i];
+    prefix.prompt_ids.resize(prefix.prompt_ids.size() - kEdgeRest);
+    prefix.max_tokens = 1;
+    finish(client, client.submit(prefix));
+    client.wait_idle();
+    answers.push_back(finish(client, client.submit(requests[i])));
+  }
+  return answers;
+}
+
+using Way = std::function<std::vector<Answer>(EngineClient&, const std::vector<Request>&)>;
 
 struct Path {
   const char* name;
+  const Questions* questions;
   Way way;
-  // What must have happened for the path to be one: steps of a kind, and tokens from the prefix cache.
-  PathProof proof;
-  bool from_cache = false;
+  // What must have happened for the path to be one: steps of a kind, tokens from the prefix cache, preemptions.
+  PathProof proof = nullptr;
+  uint64_t least_cached = 0, least_preemptions = 0;
 };
 
 // Engine options, and the paths that run on them.
@@ -80,7 +109,53 @@ struct EngineCase {
   std::vector<Path> paths;
 };
 
-EngineSetup reference_setup(const IdsOptions& options, const std::vector<Request>& requests) {
+Request random_request(const IdsOptions& options, int64_t vocab, int32_t prompt_len, int32_t max_tokens) {
+  std::mt19937_64 random(options.seed + 1000003u * static_cast<uint64_t>(prompt_len));
+  Request request;
+  for (int32_t i = 0; i < prompt_len; ++i) request.prompt_ids.push_back(static_cast<TokenId>(random() % vocab));
+  request.max_tokens = max_tokens;
+  request.sampling.temperature = 0;
+  return request;
+}
+
+// Prefixes that end one before, at and one behind a block, a chunk, two blocks (where recurrent states are kept) and each window.
+std::vector<Request> edge_requests(const IdsOptions& options, const MemoryPlan& memory) {
+  std::set<int32_t> lengths;
+  const auto around = [&](int32_t length) { lengths.insert({length - 1, length, length + 1}); };
+  around(memory.kv.block_size), around(2 * memory.kv.block_size), around(kSmallChunk);
+  for (const auto& group : memory.kv.groups) {
+    if (group.window > 1) around(group.window);
+  }
+  std::vector<Request> requests;
+  for (const int32_t length : lengths) {
+    if (length + kEdgeRest + kEdgeTokens > memory.context_length) break;
+    requests.push_back(random_request(options, memory.step.vocab, length + kEdgeRest, kEdgeTokens));
+  }
+  return requests;
+}
+
+// What of the prefixes the cache must give: their whole blocks, or, of states, those up to the last one kept.
+uint64_t cached_of_edges(const std::vector<Request>& requests, const KvIndexConfig& kv) {
+  uint64_t tokens = 0;
+  for (const Request& request : requests) {
+    const int32_t length = static_cast<int32_t>(request.prompt_ids.size()) - kEdgeRest, block = kv.block_size;
+    const int32_t state = std::max(length / (2 * block) * (2 * block), (length - 1) / block * block);
+    tokens += static_cast<uint64_t>(kv.states.recurrent ? state : length / block * block);
+  }
+  return tokens;
+}
+
+std::vector<Request> crowd_requests(const IdsOptions& options, const MemoryPlan& memory) {
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < kCrowd; ++i) {
+    const int32_t prompt_len = memory.kv.block_size / 2 + i;
+    requests.push_back(random_request(options, memory.step.vocab, prompt_len,
+                                      std::min(kCrowdTokens, memory.context_length - prompt_len)));
+  }
+  return requests;
+}
+
+EngineSetup reference_setup(const IdsOptions& options, int32_t longest) {
   EngineSetup setup = options.setup;
   if (options.cpu_reference) {
     setup.device_kind = "cpu";
@@ -88,8 +163,6 @@ EngineSetup reference_setup(const IdsOptions& options, const std::vector<Request
     setup.limits.context_length = options.setup.limits.context_length;
     setup.limits.max_total_tokens = options.setup.limits.max_total_tokens;
   }
-  int32_t longest = 1;
-  for (const Request& request : requests) longest = std::max(longest, static_cast<int32_t>(request.prompt_ids.size()));
   setup.limits.chunk_size = std::min(longest, kLargestReferenceChunk);
   setup.limits.prefix_cache = false;
   setup.engine.overlap = false;
@@ -97,34 +170,47 @@ EngineSetup reference_setup(const IdsOptions& options, const std::vector<Request
   return setup;
 }
 
-std::vector<EngineCase> engines(const EngineSetup& base) {
-  EngineSetup uncached = base, small = base, no_overlap = base, alternating = base;
+std::vector<EngineCase> engines(const EngineSetup& base, const KvIndexConfig& kv, const Questions& given, const Questions& edges,
+                                const Questions& crowd) {
+  EngineSetup uncached = base;
   uncached.limits.prefix_cache = false;
+  EngineSetup small = uncached, no_overlap = uncached, alternating = uncached, crowded = uncached;
   small.limits.chunk_size = kSmallChunk;
-  small.limits.prefix_cache = false;
   no_overlap.engine.overlap = false;
-  no_overlap.limits.prefix_cache = false;
   alternating.mixed = MixedMode::kOff;
-  alternating.limits.prefix_cache = false;
+  crowded.limits.max_total_tokens = kCrowdPool;
   EngineSetup cached = base;
   cached.limits.prefix_cache = true;
-  return {{uncached, {{"batched", at_once, decoded_together}, {"mixed", staggered, decoded_beside_prompt}}},
-          {small, {{"small chunks", staggered, decoded_beside_prompt}}},
-          {no_overlap, {{"overlap off", staggered, decoded_beside_prompt}}},
-          {alternating, {{"mixed off", staggered, decode_waited}}},
-          {cached, {{"cached (first)", staggered, decoded_together}, {"cached (again)", staggered, decoded_together, true}}}};
+  EngineSetup cached_edges = cached;
+  cached_edges.limits.chunk_size = kSmallChunk;
+  cached_edges.limits.checkpoint_interval = 2 * kv.block_size;
+  cached_edges.limits.checkpoint_min_tokens = 1;
+  const Way after_own_prefix = [&edges](EngineClient& client, const std::vector<Request>& requests) {
+    return after_prefix(client, requests, edges.requests);
+  };
+  return {{uncached, {{"batched", &given, at_once, decoded_together}, {"mixed", &given, staggered, decoded_beside_prompt}}},
+          {small, {{"small chunks", &given, staggered, decoded_beside_prompt}}},
+          {no_overlap, {{"overlap off", &given, staggered, decoded_beside_prompt}}},
+          {alternating, {{"mixed off", &given, staggered, decode_waited}}},
+          {cached,
+           {{"cached (first)", &given, staggered, decoded_together},
+            {.name = "cached (again)", .questions = &given, .way = staggered, .proof = decoded_together, .least_cached = 1}}},
+          {cached_edges,
+           {{.name = "cached (edges)", .questions = &edges, .way = after_own_prefix, .least_cached = cached_of_edges(edges.requests, kv)}}},
+          {crowded, {{.name = "preempted", .questions = &crowd, .way = at_once, .proof = decoded_together, .least_preemptions = 1}}}};
 }
 
 // Runs, judges and prints one path; true when it was tried and gave the reference's answers.
-bool compare_path(EngineClient& client, StepLog& log, const Path& path, const std::vector<Request>& requests,
-                  const std::vector<Answer>& reference, const SameAnswerOptions& options) {
+bool compare_path(EngineClient& client, StepLog& log, const Path& path, const SameAnswerOptions& options) {
   log.clear();
-  const uint64_t cached_before = client.status().cached_tokens;
-  const Comparison result =
-      same_answer(requests, reference, [&](const std::vector<Request>& r) { return path.way(client, r); }, options);
+  const EngineStatus& status = client.status();
+  const uint64_t cached_before = status.cached_tokens, preempted_before = status.preemptions;
+  const Comparison result = same_answer(path.questions->requests, path.questions->reference,
+                                        [&](const std::vector<Request>& r) { return path.way(client, r); }, options);
   client.wait_idle();
   const std::string verdict = result.verdict(options);
-  const bool tried = path.proof(log.records()) && (!path.from_cache || client.status().cached_tokens > cached_before);
+  const bool tried = (!path.proof || path.proof(log.records())) && status.cached_tokens - cached_before >= path.least_cached &&
+                     status.preemptions - preempted_before >= path.least_preemptions;
   std::printf("%-16s %s: %d tokens, %d forced (%.2f %%), largest logprob difference %.2e%s%s\n", path.name,
               !verdict.empty() ? "DIFFERENT" : tried ? "same" : "NOT TRIED", result.compared, result.forced,
               100 * result.forced_share(), result.max_logprob_error, verdict.empty() ? "" : "; ", verdict.c_str());
@@ -135,38 +221,50 @@ bool compare_path(EngineClient& client, StepLog& log, const Path& path, const st
 }  // namespace
 
 Expected<bool> run_compare(const IdsOptions& options) {
-  std::vector<Request> requests;
-  std::vector<Answer> reference;
+  Questions given, edges, crowd;
+  KvIndexConfig kv;
+  int32_t longest = 1;
   {
     // The ids need the vocabulary, and the reference's chunk their lengths: described first, loaded then.
     auto report = inspect_model(options.setup);
     if (!report) return fail(report.error());
     auto made = make_requests(options, report->memory.step.vocab, true);
     if (!made) return fail(made.error());
-    requests = std::move(*made);
-    for (Request& request : requests) request.sampling.num_top_logprobs = 2;
-    auto client = EngineClient::create(reference_setup(options, requests));
+    given.requests = std::move(*made);
+    edges.requests = edge_requests(options, report->memory);
+    crowd.requests = crowd_requests(options, report->memory);
+    kv = report->memory.kv;
+    for (Questions* questions : {&given, &edges, &crowd}) {
+      for (Request& request : questions->requests) {
+        request.sampling.num_top_logprobs = 2;
+        longest = std::max(longest, static_cast<int32_t>(request.prompt_ids.size()));
+      }
+    }
+    auto client = EngineClient::create(reference_setup(options, longest));
     if (!client) return fail(client.error());
-    reference = alone(**client, requests);
+    for (Questions* questions : {&given, &edges, &crowd}) questions->reference = alone(**client, questions->requests);
   }
   int tokens = 0;
-  for (const Answer& answer : reference) {
-    if (!answer.finished || answer.finish == FinishReason::kError) {
-      return fail(StatusCode::kInternal, "the reference run failed: " + answer.error);
+  for (const Questions* questions : {&given, &edges, &crowd}) {
+    for (const Answer& answer : questions->reference) {
+      if (!answer.finished || answer.finish == FinishReason::kError) {
+        return fail(StatusCode::kInternal, "the reference run failed: " + answer.error);
+      }
+      tokens += static_cast<int>(answer.ids.size());
     }
-    tokens += static_cast<int>(answer.ids.size());
   }
   std::printf(
       "reference        %s%zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens; tolerance %g\n",
-      options.cpu_reference ? "on the CPU, " : "", requests.size(), tokens, options.tolerance);
+      options.cpu_reference ? "on the CPU, " : "", given.requests.size() + edges.requests.size() + crowd.requests.size(), tokens,
+      options.tolerance);
   const SameAnswerOptions same{.tolerance = options.tolerance, .max_forced_share = options.max_forced};
   bool all_same = true;
-  for (EngineCase& engine : engines(options.setup)) {
+  for (EngineCase& engine : engines(options.setup, kv, given, edges, crowd)) {
     StepLog log(kLoggedSteps);
     engine.setup.engine.log = &log;
     auto client = EngineClient::create(engine.setup);
     if (!client) return fail(client.error());
-    for (const Path& path : engine.paths) all_same &= compare_path(**client, log, path, requests, reference, same);
+    for (const Path& path : engine.paths) all_same &= compare_path(**client, log, path, same);
   }
   return all_same;
 }

@@ -1,4 +1,5 @@
-// Contract 4 on a real model: the same greedy answers alone, batched, mixed, chunked, cached and without overlap.
+// Contract 4 on a real model: the same greedy answers alone, batched, mixed, chunked, cached (at each boundary length, too), preempted
+// and without overlap.
 #pragma once
 
 #include "ids/ids_options.h"

@@ -90,7 +90,7 @@ TEST(IdsProgram, stats_and_compare) {
   EXPECT_TRUE(mentions(stats, "0 host blocks, 0 allocations")) << stats.text;
   const Output compare = run(kModel + " --device cpu --prompts 6 --prompt-len 60 --output-len 20 --compare");
   EXPECT_EQ(compare.exit_code, 0) << compare.text;
-  for (const char* path : {"batched", "mixed", "small chunks", "overlap off", "mixed off", "cached (again)"}) {
+  for (const char* path : {"batched", "mixed", "small chunks", "overlap off", "mixed off", "cached (again)", "cached (edges)", "preempted"}) {
     EXPECT_TRUE(mentions(compare, path)) << compare.text;
   }
   EXPECT_FALSE(mentions(compare, "DIFFERENT")) << compare.text;
