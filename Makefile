@@ -131,13 +131,15 @@ release: ## the same for GPUs of compute capability 8.0, 8.6, 8.9, 9.0, 12.0 and
 gpu-portable: # that the kernels still compile for what lacks Hopper's instructions
 	@$(MAKE) --no-print-directory GPU_BUILD=build-gpu-80 GPU_ARCHS=80 PLUGIN=build-gpu-80/libtailrace_cuda.so gpu
 
-# What a GPU machine without this checkout needs: kernel checks, the engine on token ids, tiny models, one script.
+# What a GPU machine without this checkout needs: kernel checks, the engine on token ids, tiny models, one script. Built in a tree
+# without the server, which asks for neither Rust nor Boost.
 BUNDLE_MIB := 48
+IDS_BUILD := build-ids
 gpu-bundle: gpu-programs gpu ## bundle/: everything to check and measure on a GPU machine, 48 MiB at most
-	@$(CMAKE_CONFIGURE) -B $(BUILD) -DTAILRACE_TESTS=ON >/dev/null
-	@$(NINJA) -C $(BUILD) tailrace_ids gpu_engine_test
+	@$(CMAKE_CONFIGURE) -B $(IDS_BUILD) -DTAILRACE_SERVER=OFF -DTAILRACE_TESTS=ON >/dev/null
+	@$(NINJA) -C $(IDS_BUILD) tailrace_ids gpu_engine_test
 	@rm -rf bundle && mkdir -p bundle/models
-	@cp $(GPU_PROGRAMS) $(BUILD)/tailrace_ids $(PLUGIN) $(BUILD)/tests/engine/gpu_engine_test bundle/ && find bundle -type f -exec strip {} +
+	@cp $(GPU_PROGRAMS) $(IDS_BUILD)/tailrace_ids $(PLUGIN) $(IDS_BUILD)/tests/engine/gpu_engine_test bundle/ && find bundle -type f -exec strip {} +
 	@cp tools/gpu_check.sh bundle/check.sh
 	@$(if $(BUNDLE_MODELS),cp -r $(BUNDLE_MODELS) bundle/models/)
 	@cp -r bench/shapes configs tests/goldens bundle/
@@ -150,4 +152,4 @@ gpu-bench: gpu-bundle ## on a machine with an NVIDIA GPU: the tables of bench/BA
 	@bundle/check.sh bench
 
 clean: ## remove what was built; models and virtual environments stay
-	rm -rf build build-asan build-tsan build-fuzz build-gpu build-gpu-* bundle
+	rm -rf build build-asan build-tsan build-fuzz build-gpu build-gpu-* $(IDS_BUILD) bundle
