@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kPatience(600);
 constexpr int32_t kSmallChunk = 48;  // no multiple of a block on any device
 constexpr int32_t kLargestReferenceChunk = 8192;
 constexpr size_t kLoggedSteps = 1 << 15;
-constexpr int32_t kEdgeRest = 9, kEdgeTokens = 8;  // of a prompt behind what it shares with the one before, and of its answer
+constexpr int32_t kEdgeRest = 9, kEdgeTokens = 16;  // of a prompt behind what it shares with the one before, and of its answer
 // Requests of which a pool of so many tokens admits two or more, with the 64 tokens that it keeps free for each, and which then
 // grow beyond it.
 constexpr int32_t kCrowd = 4, kCrowdTokens = 192, kCrowdPool = 320;
@@ -211,9 +211,10 @@ bool compare_path(EngineClient& client, StepLog& log, const Path& path, const Sa
   const std::string verdict = result.verdict(options);
   const bool tried = (!path.proof || path.proof(log.records())) && status.cached_tokens - cached_before >= path.least_cached &&
                      status.preemptions - preempted_before >= path.least_preemptions;
-  std::printf("%-16s %s: %d tokens, %d forced (%.2f %%), largest logprob difference %.2e%s%s\n", path.name,
+  const std::string outside = result.outside > 0 ? ", " + std::to_string(result.outside) + " beyond the margin" : "";
+  std::printf("%-16s %s: %d tokens, %d forced (%.2f %%)%s, largest logprob difference %.2e%s%s\n", path.name,
               !verdict.empty() ? "DIFFERENT" : tried ? "same" : "NOT TRIED", result.compared, result.forced,
-              100 * result.forced_share(), result.max_logprob_error, verdict.empty() ? "" : "; ", verdict.c_str());
+              100 * result.forced_share(), outside.c_str(), result.max_logprob_error, verdict.empty() ? "" : "; ", verdict.c_str());
   std::fflush(stdout);
   return verdict.empty() && tried;
 }
@@ -257,7 +258,7 @@ Expected<bool> run_compare(const IdsOptions& options) {
       "reference        %s%zu prompts alone, one chunk, no cache, no overlap, one split: %d tokens; tolerance %g\n",
       options.cpu_reference ? "on the CPU, " : "", given.requests.size() + edges.requests.size() + crowd.requests.size(), tokens,
       options.tolerance);
-  const SameAnswerOptions same{.tolerance = options.tolerance, .max_forced_share = options.max_forced};
+  const SameAnswerOptions same{.tolerance = options.tolerance, .max_forced_share = options.max_forced, .max_outside_share = options.max_outside};
   bool all_same = true;
   for (EngineCase& engine : engines(options.setup, kv, given, edges, crowd)) {
     StepLog log(kLoggedSteps);

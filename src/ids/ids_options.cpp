@@ -86,6 +86,8 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_option("--max-forced", o.max_forced,
                  "share of tokens whose margin is within the tolerance, for --compare (default 0.03)")
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--max-outside", o.max_outside, "share of tokens that may differ whatever their margin, for --compare (default 0)")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--tolerance", o.tolerance, "of a logit, for --compare (default 0.1)")->check(CLI::Range(0.0, 10.0));
 }
 
@@ -127,7 +129,7 @@ std::string without_effect(const CLI::App& app, const IdsOptions& o) {
   const auto add = [&](bool condition, std::initializer_list<const char*> flags) {
     if (condition) unused.insert(unused.end(), flags);
   };
-  add(!o.compare, {"--tolerance", "--max-forced", "--reference"});
+  add(!o.compare, {"--tolerance", "--max-forced", "--max-outside", "--reference"});
   add(!o.contracts, {"--contract-steps"});
   add(o.bench_contexts.empty(), {"--batch", "--per-op"});
   add(!o.bench_contexts.empty(), {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids", "--prompt-file", "--prompts", "--prompt-len",
@@ -168,7 +170,7 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
     }
     return fail(StatusCode::kInvalidArgument, flag + " has no effect on " + mode + ": leave it out");
   }
-  for (const double value : {over.mem_fraction, o.arrivals_ms, o.tolerance, o.max_forced, static_cast<double>(o.temperature)}) {
+  for (const double value : {over.mem_fraction, o.arrivals_ms, o.tolerance, o.max_forced, o.max_outside, static_cast<double>(o.temperature)}) {
     if (std::isnan(value)) return fail(StatusCode::kInvalidArgument, "nan is no value of a flag");
   }
   if (o.tune && over.device == "cpu") return fail(StatusCode::kInvalidArgument, "--tune is of a GPU: leave --device cpu out");

@@ -31,6 +31,7 @@ struct IdsOptions {
   int32_t contract_steps = 10000;  // decode steps of --contracts without an arrival
   bool cpu_reference = false;  // --reference cpu: the answers that --compare compares with are the CPU's
   double max_forced = 0.03;  // share of tokens, for --compare
+  double max_outside = 0;    // share of tokens, for --compare
   double tolerance = 0.1;  // of a logit, for --compare: what another order of sums does to activations of 8 or 16 bits
   std::string trace;       // file for a Chrome trace; empty: none
 };

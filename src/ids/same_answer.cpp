@@ -120,8 +120,12 @@ class Comparer {
     const Answer& reference = reference_[i];
     const double lead = options_.sampled ? 0 : margin(requests_[i], reference, at);
     if (lead > 2 * options_.tolerance) {
-      fail(describe(i, at, reference.ids[at], got, lead));
-      return false;
+      const std::string what = describe(i, at, reference.ids[at], got, lead);
+      if (options_.max_outside_share == 0) {
+        fail(what);
+        return false;
+      }
+      if (result_.outside++ == 0) result_.first_outside = what;
     }
     result_.forced++;
     // Output penalties count from the prompt's end, so such a request cannot be continued from another prompt.
@@ -146,6 +150,9 @@ std::string Comparison::verdict(const SameAnswerOptions& options) const {
   if (compared == 0) return "nothing was compared";
   if (forced_share() > options.max_forced_share) {
     return std::to_string(forced) + " of " + std::to_string(compared) + " tokens had to be forced";
+  }
+  if (outside > options.max_outside_share * compared) {
+    return std::to_string(outside) + " of " + std::to_string(compared) + " tokens beyond the margin, first " + first_outside;
   }
   if (off > options.max_forced_share * compared) {
     char text[80];

@@ -14,14 +14,19 @@ namespace tailrace {
 struct SameAnswerOptions {
   double tolerance = 0.02;         // of a logit
   double max_forced_share = 0.03;  // of the compared tokens; as many logprobs may be off by more than twice the tolerance
+  // Of the compared tokens: how many may differ although the reference's margin was wider. 0 unless the function itself has steps:
+  // where two experts' logits are close, rounding takes another expert, and any token can follow.
+  double max_outside_share = 0;
   bool sampled = false;            // drawn, not greedy: no margin is known, only the forced share is bounded
 };
 
 struct Comparison {
   int compared = 0, forced = 0;
+  int outside = 0;                // forced tokens beyond the margin
   int off = 0;                   // agreeing tokens whose logprobs differ by more than twice the tolerance
   double max_logprob_error = 0;  // of the chosen token, where the tokens agree
   std::string failure;           // the first; empty if none
+  std::string first_outside;     // the first token beyond the margin
 
   double forced_share() const { return compared > 0 ? static_cast<double>(forced) / compared : 0; }
   // "" when the answers are the same in the sense of contract 4.

@@ -46,6 +46,29 @@ TEST(SameAnswer, one_logprob_far_off_is_another_answer) {
   EXPECT_NE(verdict(NAN, 1), "");
 }
 
+TEST(SameAnswer, tokens_beyond_the_margin_are_counted_only_where_a_share_is_given) {
+  Request request;
+  request.prompt_ids = {1, 2};
+  request.max_tokens = 100;
+  const Answer reference = answer_of(100);
+  // The third and the fiftieth token of the answer differ, wherever it goes on from.
+  const auto variant = [&](const std::vector<Request>& asked) {
+    const size_t begin = asked[0].prompt_ids.size() - request.prompt_ids.size();
+    Answer other = answer_of(static_cast<int>(100 - begin));
+    for (const size_t at : {3, 50}) {
+      if (at >= begin) other.ids[at - begin] = 9;
+    }
+    return std::vector<Answer>{other};
+  };
+  const auto verdict_at = [&](double share) {
+    const SameAnswerOptions options{.tolerance = 0.1, .max_outside_share = share};
+    return same_answer({request}, {reference}, variant, options).verdict(options);
+  };
+  EXPECT_EQ(verdict_at(0), "request 0, token 3: 9 instead of 7, which led by 5.0000");
+  EXPECT_EQ(verdict_at(0.01), "2 of 100 tokens beyond the margin, first request 0, token 3: 9 instead of 7, which led by 5.0000");
+  EXPECT_EQ(verdict_at(0.02), "");
+}
+
 TEST(SameAnswer, without_tolerance_any_difference_tells) {
   Request request;
   request.prompt_ids = {1};
