@@ -120,6 +120,14 @@ void bound_exit(int code) {
   }).detach();
 }
 
+// Requests with tools are refused then.
+void warn_of_hidden_tools(const ServeConfig& config, const OutputFormat& output, const TextModel& text) {
+  if (output.tools == ToolFormat::kNone || !text.chat_template || text.chat_template->habits().tools) return;
+  if (config.log_level < LogLevel::kWarning) return;
+  std::fprintf(stderr, "tailrace: warning: requests with tools will be refused: the chat template does not show them "
+                       "to the model, whatever parses its calls (--tool-call-parser)\n");
+}
+
 void print_start_up(const ServeConfig& config, const OutputFormat& output, const EngineHost& host) {
   if (config.log_level < LogLevel::kInfo) return;
   const std::string& reason = config.engine.device_reason;
@@ -163,6 +171,7 @@ int run_serve(const ServeConfig& config) {
   if (!text) return give_up(text.error());
   auto output = settle_output_format(config.model.tool_call_parser, config.model.reasoning_parser, **text);
   if (!output) return give_up(output.error());
+  warn_of_hidden_tools(config, *output, **text);
   const bool terminal = isatty(STDERR_FILENO);
   EngineSetup setup = engine_setup(config, **text);
   setup.engine.log = &steps;

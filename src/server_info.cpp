@@ -79,6 +79,14 @@ std::string device_reason(const EngineOptions& engine) {
   return engine.device_reason.empty() ? "the command line says CPU" : engine.device_reason;
 }
 
+Json tools_path(const ServedModel& model) {
+  const auto& chat_template = model.text->chat_template;
+  if (!chat_template) return path("tools", false, model.text->no_template_reason);
+  if (model.output.tools == ToolFormat::kNone) return path("tools", false, "how it writes calls is not known");
+  const bool shown = chat_template->habits().tools;
+  return path("tools", shown, std::string("the chat template ") + (shown ? "shows" : "does not show") + " them");
+}
+
 Json fast_paths(const EngineOptions& engine, const MemoryPlan& memory, const ServedModel& model) {
   const bool gpu = engine.device == DeviceChoice::kCuda;
   const bool split = engine.mixed == MixedChoice::kSplit,
@@ -104,6 +112,7 @@ Json fast_paths(const EngineOptions& engine, const MemoryPlan& memory, const Ser
   out.push_back(
       path("grammars", model.grammars != nullptr,
            model.grammars ? "masks are computed beside the forward" : model.no_grammars_reason));
+  out.push_back(tools_path(model));
   return out;
 }
 

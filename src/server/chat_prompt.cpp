@@ -46,6 +46,10 @@ ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest&
   }
   auto kwargs = template_kwargs(request, text.chat_template->source());
   if (!kwargs) return api_fail(kwargs.error());
+  if (!tools.empty() && !text.chat_template->habits().tools) {
+    return bad_field("tools", "tools: this model's chat template does not show them to the model",
+                     "unsupported_parameter");
+  }
   ChatInput input;
   input.messages = messages_for_template(request.messages, model.output, text.chat_template->source(),
                                          text.chat_template->habits());
@@ -58,8 +62,13 @@ ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest&
     error.param = "messages";
     return api_fail(std::move(error));
   }
-  if (const auto lost = text.chat_template->left_out(input)) {
-    const std::string role = input.messages[*lost]["role"];
+  const LeftOut lost = text.chat_template->left_out(input);
+  if (lost.tool) {
+    return bad_field("tools", "tools: this model's chat template leaves one out of this conversation",
+                     "unsupported_content");
+  }
+  if (lost.message) {
+    const std::string role = input.messages[*lost.message]["role"];
     return bad_field("messages",
                      "messages: in this order this model's chat template leaves out a message of the role '" + role + "'",
                      "unsupported_content");

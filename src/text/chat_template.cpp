@@ -27,6 +27,15 @@ Expected<std::string> to_json(const ChatInput& input) {
 // A text that templates write as it stands, of no other message.
 std::string mark(size_t message) { return "probe" + std::to_string(message) + "."; }
 
+// A name as a tool may have it, of no other tool and in no message.
+std::string tool_mark(size_t tool) { return "probe_tool_" + std::to_string(tool) + "_"; }
+
+OrderedJson probe_tools() {
+  const OrderedJson parameters = {{"type", "object"}, {"properties", OrderedJson::object()}};
+  const OrderedJson function = {{"name", "probe"}, {"description", ""}, {"parameters", parameters}};
+  return OrderedJson::array({{{"type", "function"}, {"function", function}}});
+}
+
 }  // namespace
 
 Expected<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(std::string_view source,
@@ -41,22 +50,23 @@ Expected<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(std::string_
   const tk_status status = tk_template_new(to_tk(source), &c, &handle, &error);
   if (status != TK_OK) return fail(to_status(status, error));
   std::shared_ptr<ChatTemplate> out(new ChatTemplate(handle, std::string(source)));
-  // Nothing is to be told from a template that does not even write a plain conversation.
+  const OrderedJson user = {{"role", "user"}, {"content", mark(0)}};
+  out->habits_.tools = !out->left_out({.messages = OrderedJson::array({user}), .tools = probe_tools()}).tool;
+  // Nothing else is to be told from a template that does not even write a plain conversation.
   out->writes_chats_ = out->writes("uau");
   if (!out->writes_chats_) return out;
   const bool results = out->writes("uct"), system = results && out->writes("su");
   out->habits_ = {.later_system = out->writes("susasus"),
                   .system_always = !system || out->writes("suct"),
                   .user_runs = out->writes("uuauu"),
-                  .late_results = !results || (out->writes("ucut") && out->writes("ucat"))};
+                  .late_results = !results || (out->writes("ucut") && out->writes("ucat")),
+                  .tools = out->habits_.tools};
   return out;
 }
 
 bool ChatTemplate::writes(std::string_view roles) const {
   constexpr const char* kCallId = "abcDEF123";  // as Mistral's templates want it
-  const OrderedJson none = OrderedJson::object(), parameters = {{"type", "object"}, {"properties", none}};
-  const OrderedJson function = {{"name", "probe"}, {"description", ""}, {"parameters", parameters}};
-  const OrderedJson call = {{"name", "probe"}, {"arguments", none}};
+  const OrderedJson call = {{"name", "probe"}, {"arguments", OrderedJson::object()}};
   ChatInput input;
   for (size_t i = 0; i < roles.size(); ++i) {
     const char role = roles[i];
@@ -64,7 +74,7 @@ bool ChatTemplate::writes(std::string_view roles) const {
                            {"content", role == 'c' ? "" : mark(i)}};
     if (role == 't') message["tool_call_id"] = kCallId;
     if (role == 'c') {
-      input.tools = OrderedJson::array({{{"type", "function"}, {"function", function}}});
+      input.tools = probe_tools();
       message["tool_calls"] = OrderedJson::array({{{"id", kCallId}, {"type", "function"}, {"function", call}}});
     }
     input.messages.push_back(std::move(message));
@@ -77,23 +87,26 @@ bool ChatTemplate::writes(std::string_view roles) const {
   return text && at != std::string::npos;
 }
 
-std::optional<size_t> ChatTemplate::left_out(const ChatInput& input) const {
-  if (!writes_chats_) return std::nullopt;
+LeftOut ChatTemplate::left_out(const ChatInput& input) const {
   ChatInput marked = input;
   std::vector<size_t> places;
   for (size_t i = 0; i < marked.messages.size(); ++i) {
     OrderedJson& message = marked.messages[i];
     OrderedJson& content = message["content"];
-    if (message["role"] == "assistant" || !content.is_string() || content == "") continue;
+    if (!writes_chats_ || message["role"] == "assistant" || !content.is_string() || content == "") continue;
     content = mark(i);
     places.push_back(i);
   }
+  for (size_t i = 0; i < marked.tools.size(); ++i) marked.tools[i]["function"]["name"] = tool_mark(i);
+  LeftOut out;
   const auto text = render(marked);
-  if (!text) return std::nullopt;  // it acts on what the texts say
+  if (!text) return out;  // it acts on what the texts say
+  const auto is_lost = [&](const std::string& what) { return text->find(what) == std::string::npos; };
   for (const size_t i : places) {
-    if (text->find(mark(i)) == std::string::npos) return i;
+    if (!out.message && is_lost(mark(i))) out.message = i;
   }
-  return std::nullopt;
+  for (size_t i = 0; i < marked.tools.size() && !out.tool; ++i) out.tool = is_lost(tool_mark(i));
+  return out;
 }
 
 ChatTemplate::~ChatTemplate() { tk_template_free(handle_); }

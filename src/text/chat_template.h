@@ -46,6 +46,13 @@ struct TemplateHabits {
   bool system_always = true;  // the first one also where no user's message comes last
   bool user_runs = true;      // one user message after another
   bool late_results = true;   // other messages between a call and its result
+  bool tools = true;          // the functions that are offered
+};
+
+// What does not come in a conversation's prompt.
+struct LeftOut {
+  std::optional<size_t> message;  // the first of system, user or tool of whose text that is so
+  bool tool = false;              // one of the functions that are offered
 };
 
 // Thread-safe and immutable.
@@ -69,10 +76,9 @@ class ChatTemplate {
   Expected<RenderedPrompt> render_ids(const ChatInput& input, const Tokenizer& tokenizer,
                                       const std::vector<TokenId>& control_ids) const;
 
-  // The first message of system, user or tool whose text the template leaves out of this conversation, which it
-  // renders; none where all come, or where it does not even write a plain one. Found by rendering it once more with
-  // marks for texts.
-  std::optional<size_t> left_out(const ChatInput& input) const;
+  // What the template leaves out of this conversation, which it renders; of a template that does not even write a plain
+  // one, tools alone. Found by rendering it once more with marks for texts and for the tools' names.
+  LeftOut left_out(const ChatInput& input) const;
 
   const std::string& source() const { return source_; }
   // Found by rendering such conversations, when it was compiled.

@@ -97,7 +97,7 @@ TEST_F(TextModelTest, texts_that_a_template_leaves_out_are_found) {
   const ChatInput input{.messages = messages};
   const auto whole = load_template("{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}");
   EXPECT_TRUE(whole->habits().system_always && whole->habits().late_results);
-  EXPECT_FALSE(whole->left_out(input));
+  EXPECT_FALSE(whole->left_out(input).message);
   // As Mistral's does.
   const auto last = load_template(
       "{% for m in messages if m.role != 'system' %}"
@@ -105,8 +105,8 @@ TEST_F(TextModelTest, texts_that_a_template_leaves_out_are_found) {
       "{{ m.content }} {% endfor %}");
   EXPECT_FALSE(last->habits().system_always);
   EXPECT_TRUE(last->habits().late_results);
-  EXPECT_EQ(last->left_out(input), 0u);
-  EXPECT_FALSE(last->left_out({.messages = {messages[0], messages[1]}}));
+  EXPECT_EQ(last->left_out(input).message, 0u);
+  EXPECT_FALSE(last->left_out({.messages = {messages[0], messages[1]}}).message);
   // As Gemma 4's does.
   const auto adjacent = load_template(
       "{% for m in messages %}{% if m.role != 'tool' or loop.previtem.role != 'user' and "
@@ -114,8 +114,34 @@ TEST_F(TextModelTest, texts_that_a_template_leaves_out_are_found) {
       "{% endfor %}");
   EXPECT_TRUE(adjacent->habits().system_always);
   EXPECT_FALSE(adjacent->habits().late_results);
-  EXPECT_FALSE(adjacent->left_out(input));
-  EXPECT_EQ(adjacent->left_out({.messages = {messages[1], messages[2], messages[1], messages[3]}}), 3u);
+  EXPECT_FALSE(adjacent->left_out(input).message);
+  EXPECT_EQ(adjacent->left_out({.messages = {messages[1], messages[2], messages[1], messages[3]}}).message, 3u);
+}
+
+TEST_F(TextModelTest, tools_that_a_template_leaves_out_are_found) {
+  const auto load_template = [&](const std::string& source) {
+    write("chat_template.jinja", source);
+    return load()->chat_template;
+  };
+  const OrderedJson tools = OrderedJson::parse(
+      R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])");
+  const OrderedJson system = {{"role", "system"}, {"content", "s"}}, user = {{"role", "user"}, {"content", "f g"}};
+  const std::string texts = "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}";
+  const auto without = load_template(texts);
+  EXPECT_FALSE(without->habits().tools);
+  EXPECT_TRUE(without->left_out({.messages = {user}, .tools = tools}).tool);
+  EXPECT_FALSE(without->left_out({.messages = {user}}).tool) << "none are offered";
+  const std::string names = "{% for t in tools %}{{ t.function.name }} {% endfor %}";
+  EXPECT_TRUE(load_template(names + texts)->habits().tools);
+  EXPECT_TRUE(load_template(names + "{{ messages[-1].content }}")->habits().tools) << "not a conversation";
+  EXPECT_FALSE(load_template("{{ messages[-1].content }}")->habits().tools);
+  const auto first = load_template("{% if tools %}{{ tools[0].function.name }}{% endif %}" + texts);
+  EXPECT_TRUE(first->habits().tools);
+  EXPECT_TRUE(first->left_out({.messages = {user}, .tools = tools}).tool);
+  const auto either = load_template("{% if messages[0].role != 'system' %}" + names + "{% endif %}" + texts);
+  EXPECT_TRUE(either->habits().tools);
+  EXPECT_FALSE(either->left_out({.messages = {user}, .tools = tools}).tool);
+  EXPECT_TRUE(either->left_out({.messages = {system, user}, .tools = tools}).tool);
 }
 
 TEST_F(TextModelTest, a_template_that_refuses_a_short_chat_is_found_out_without_a_client) {

@@ -96,6 +96,31 @@ TEST(Tools, refused_where_the_model_writes_no_calls) {
   EXPECT_EQ(fixture.ask_both(with_tools("abc", {{"tool_choice", "none"}})).text[0], "DEFGGHIJJKK");
 }
 
+TEST(Tools, refused_where_the_template_does_not_show_them) {
+  FixtureOptions options = qwen_options();
+  options.model_ready = false;
+  ServerFixture fixture(options);
+  fixture.text.text->chat_template = *ChatTemplate::compile("{% for m in messages %}{{ m.content }} {% endfor %}", {});
+  fixture.load();
+  const Json function = {{"name", "f"}, {"parameters", {{"type", "object"}}}};
+  Json flat = function, plain = {{"name", "f"}, {"input_schema", {{"type", "object"}}}};
+  flat["type"] = "function";
+  const Json messages = chat_body("none")["messages"];
+  const std::pair<const char*, Json> requests[] = {
+      {"/v1/chat/completions", {{"messages", messages}, {"tools", {{{"type", "function"}, {"function", function}}}}}},
+      {"/v1/responses", {{"input", "none"}, {"tools", {flat}}}},
+      {"/v1/messages", {{"model", "m"}, {"messages", messages}, {"max_tokens", 9}, {"tools", {plain}}}},
+      {"/v1/messages/count_tokens", {{"model", "m"}, {"messages", messages}, {"tools", {plain}}}}};
+  for (const auto& [path, body] : requests) {
+    const HttpReply reply = fixture.post(path, body);
+    EXPECT_EQ(reply.status, 400) << path << reply.body;
+    EXPECT_NE(reply.body.find("tools: this model's chat template does not show them"), std::string::npos) << reply.body;
+    Json without = body;
+    without.erase("tools");
+    EXPECT_EQ(fixture.post(path, without).status, 200) << path;
+  }
+}
+
 TEST(Tools, log_probabilities_come_with_calls) {
   ServerFixture fixture(qwen_options());
   const Answer answer = fixture.ask_both(with_tools("one", {{"logprobs", true}}));
