@@ -159,7 +159,7 @@ void add_http_options(CLI::App& app, ServeConfig& config) {
   app.add_option("--max-stored-response-bytes", limits.max_stored_response_bytes,
                  "and their bytes, all together (default 67108864)")
       ->check(CLI::Range(int64_t{1} << 10, int64_t{1} << 40))->group("HTTP")->option_text("BYTES");
-  app.add_option("--max-connections", http.max_connections, "open connections (default 1024)")
+  app.add_option("--max-connections", http.max_connections, "open connections; beyond: the longest idle one is closed (default 4096)")
       ->check(CLI::Range(1, 1 << 16))->group("HTTP")->option_text("N");
   app.add_option("--max-body-bytes", http.max_body_bytes, "largest request body; beyond: 413 (default 32 MiB)")
       ->check(CLI::Range(int64_t{1024}, int64_t{1} << 30))->group("HTTP")->option_text("N");

@@ -64,7 +64,7 @@ struct HttpOptions {
   std::vector<std::string> allowed_hosts;  // --allowed-hosts: names of this server besides localhost (page_guard.h)
   int32_t io_threads = 2;
   int32_t tokenizer_threads = 0;     // 0: min(4, cores)
-  int32_t max_connections = 1024;
+  int32_t max_connections = 4096;
   int64_t max_body_bytes = int64_t{32} << 20;
   int64_t max_total_body_bytes = int64_t{512} << 20;  // of all requests together, with what is parsed from them
   int32_t header_timeout_s = 10;     // from the first byte of a request to its last header, and to its last body byte: 60 s

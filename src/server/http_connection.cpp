@@ -84,13 +84,48 @@ HttpConnection::HttpConnection(tcp::socket socket, std::shared_ptr<ListenerShare
 void HttpConnection::enlist() {
   std::lock_guard lock(shared_->mutex);
   shared_->connections.insert(this);
+  waiting_ = waiting_list().insert(waiting_list().end(), this);
 }
 
 HttpConnection::~HttpConnection() {
   set_busy(false);
   std::lock_guard lock(shared_->mutex);
   shared_->connections.erase(this);
-  (reserved_ ? shared_->open_reserved : shared_->open).fetch_sub(1);
+  leave_waiting_list();
+  if (!evicted_) (reserved_ ? shared_->open_reserved : shared_->open).fetch_sub(1);
+}
+
+void HttpConnection::leave_waiting_list() {
+  if (waiting_) waiting_list().erase(*waiting_);
+  waiting_.reset();
+}
+
+bool HttpConnection::await_head() {
+  std::lock_guard lock(shared_->mutex);
+  if (!waiting_ && !evicted_) waiting_ = waiting_list().insert(waiting_list().end(), this);
+  return !evicted_;
+}
+
+bool HttpConnection::head_came() {
+  std::lock_guard lock(shared_->mutex);
+  leave_waiting_list();
+  return !evicted_;
+}
+
+bool HttpConnection::evict(ListenerShared& shared, bool reserved) {
+  std::shared_ptr<HttpConnection> alive;  // kept past the lock: the last reference's destructor takes the same mutex
+  {
+    std::lock_guard lock(shared.mutex);
+    const auto& waiting = reserved ? shared.waiting_reserved : shared.waiting;
+    if (waiting.empty()) return false;
+    HttpConnection& longest = *waiting.front();
+    alive = longest.weak_from_this().lock();  // null where its destructor waits for the mutex
+    longest.leave_waiting_list();
+    longest.evicted_ = true;
+    (reserved ? shared.open_reserved : shared.open).fetch_sub(1);
+  }
+  if (alive) alive->close(false);
+  return true;
 }
 
 asio::awaitable<void> HttpConnection::run() {
@@ -171,6 +206,7 @@ void HttpConnection::set_busy(bool busy) {
 asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpRequest& out, bool first) {
   const HttpOptions& options = shared_->options;
   const int header_timeout_s = patience(options.header_timeout_s);
+  if (!await_head()) co_return ReadResult::kClosed;
   if (buffer_.size() == 0) {
     set_busy(false);
     if (shared_->draining && !first) co_return ReadResult::kClosed;
@@ -189,6 +225,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
   if (error == http::error::body_limit) take_head(parser, out);  // all of it has been read
   if (error) co_return co_await refuse(error_answer(error));
   if (auto wrong = take_head(parser, out)) co_return co_await refuse(std::move(wrong));
+  if (!head_came()) co_return ReadResult::kClosed;
   const auto& head = parser.get();
   if (reserved_ && !shared_->rules.always_answered(out)) co_return co_await refuse(too_many_connections());
   const std::string_view encoding = head[http::field::content_encoding];

@@ -9,6 +9,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,9 +35,11 @@ HttpResponse too_many_connections();
 struct ListenerShared {
   ListenerShared(const HttpOptions& http_options, std::function<void()> on_large_end)
       : options(http_options),
+        max_connections(http_options.max_connections),
         bodies(std::make_shared<BodyBudget>(http_options.max_total_body_bytes, std::move(on_large_end))) {}
 
   const HttpOptions options;
+  int max_connections;                       // fewer than asked for where the open files' limit is low; set before use
   const std::shared_ptr<BodyBudget> bodies;  // a request may outlive the listener
   HttpListener::Handler handler;
   HttpHeadRules rules;
@@ -45,6 +48,8 @@ struct ListenerShared {
   std::atomic<int> open{0}, open_reserved{0}, busy{0};
   std::mutex mutex;
   std::unordered_set<HttpConnection*> connections;  // guarded by mutex
+  // Of them, those of whom the head of a request is awaited, the longest first; reserved ones apart. The same.
+  std::list<HttpConnection*> waiting, waiting_reserved;
 };
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
@@ -54,6 +59,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // there is none before make_shared has returned.
   void enlist();
   ~HttpConnection();
+
+  // Closes the one whose request's head has been awaited longest: its place is another's from now on. False where none is
+  // awaited: all are at work.
+  static bool evict(ListenerShared& shared, bool reserved);
 
   asio::any_io_executor executor() { return socket_.get_executor(); }
 
@@ -74,6 +83,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   static constexpr size_t kHeaderLimit = 16 << 10;
 
   void set_socket_options();
+
+  // From await_head() on it may be evicted, until head_came(). Both false when it has been.
+  bool await_head();
+  bool head_came();
+  std::list<HttpConnection*>& waiting_list() { return reserved_ ? shared_->waiting_reserved : shared_->waiting; }
+  void leave_waiting_list();  // under the mutex
 
   // Whether a part of a request is here whose answer is not yet written.
   void set_busy(bool busy);
@@ -113,6 +128,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::beast::flat_buffer buffer_{kHeaderLimit + (1 << 16)};
   std::shared_ptr<ListenerShared> shared_;
   const bool reserved_;
+  std::optional<std::list<HttpConnection*>::iterator> waiting_;  // guarded by the listener's mutex
+  bool evicted_ = false;                                         // the same
   std::shared_ptr<HttpAnswer> answer_;
   std::atomic<bool> keep_alive_{true};  // also read by whoever formats a head
   bool busy_ = false, timed_out_ = false, http_1_0_ = false;

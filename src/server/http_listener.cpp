@@ -49,8 +49,9 @@ asio::awaitable<void> accept_loop(tcp::acceptor& acceptor, asio::io_context& io,
       continue;
     }
     auto executor = socket.get_executor();
-    const bool reserved = shared->open.load() >= shared->options.max_connections;
-    if (reserved && shared->open_reserved.load() >= kReservedConnections) {
+    const bool full = shared->open.load() >= shared->max_connections;
+    const bool reserved = full && !HttpConnection::evict(*shared, false);
+    if (reserved && shared->open_reserved.load() >= kReservedConnections && !HttpConnection::evict(*shared, true)) {
       asio::co_spawn(executor, refuse_connection(std::move(socket)), reporter(shared));
       continue;
     }
@@ -76,17 +77,25 @@ struct HttpListener::Impl {
   std::vector<std::thread> threads;
 
   // A process may have 1024 files open, unless it asks for more.
-  static void allow_files(rlim_t count) {
+  static rlim_t allow_files(rlim_t count) {
     rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return count;
+    const rlim_t before = limit.rlim_cur;
     limit.rlim_cur = std::min(count, limit.rlim_max);
-    setrlimit(RLIMIT_NOFILE, &limit);
+    if (before >= count || setrlimit(RLIMIT_NOFILE, &limit) != 0) return before;
+    return limit.rlim_cur;
   }
 
   Status bind() {
     const HttpOptions& options = shared->options;
-    constexpr rlim_t kOtherFiles = 256;
-    allow_files(static_cast<rlim_t>(options.max_connections) + kReservedConnections + kOtherFiles);
+    constexpr rlim_t kOtherFiles = 256 + kReservedConnections;
+    const rlim_t files = allow_files(static_cast<rlim_t>(options.max_connections) + kOtherFiles);
+    if (files <= kOtherFiles) {
+      return invalid("only " + std::to_string(files) + " files may be open at a time, which leaves none for " +
+                     "connections: raise that limit (ulimit -n) to " + std::to_string(kOtherFiles) +
+                     " and --max-connections");
+    }
+    shared->max_connections = static_cast<int>(std::min<rlim_t>(options.max_connections, files - kOtherFiles));
     error_code error;
     const auto address = asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
     if (error) return invalid("--host " + options.host + ": not an IP address");
@@ -154,6 +163,8 @@ void HttpListener::stop() {
 }
 
 int HttpListener::num_connections() const { return impl_->shared->open.load() + impl_->shared->open_reserved.load(); }
+
+int HttpListener::max_connections() const { return impl_->shared->max_connections; }
 
 int HttpListener::num_busy() const { return impl_->shared->busy.load(); }
 

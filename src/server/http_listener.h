@@ -46,6 +46,8 @@ class HttpListener {
   // Closes everything and joins the threads; idempotent.
   void stop();
   int num_connections() const;
+  // --max-connections, or as many as the process may have files open; after start().
+  int max_connections() const;
   // Of them, those with a part of a request whose answer is not yet written.
   int num_busy() const;
   // Of request bodies that are arriving or not yet done with, and of what is parsed from them; at most --max-total-body-bytes.

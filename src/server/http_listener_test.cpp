@@ -46,6 +46,59 @@ TEST(HttpListener, beyond_max_connections_only_what_is_always_answered) {
   EXPECT_TRUE(probe.wait_closed());  // its place is for the next probe
 }
 
+TEST(HttpListener, beyond_max_connections_the_one_that_has_been_idle_longest_makes_room) {
+  HttpOptions options;
+  options.max_connections = 3;
+  ListenerFixture fixture(options);
+  HttpConnection busy(fixture.port), one(fixture.port), two(fixture.port);
+  const auto wait_busy = [&](int count) {
+    for (int i = 0; i < 10000 && fixture.listener->num_busy() != count; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return fixture.listener->num_busy() == count;
+  };
+  // And idle again, beside others that have begun a request.
+  const auto is_served = [&](HttpConnection& connection, int others) {
+    return connection.send_request("POST", "/echo", "x") && connection.read_reply().status == 200 && wait_busy(others);
+  };
+  busy.send_request("GET", "/hold");
+  auto exchange = fixture.wait_held();
+  ASSERT_TRUE(is_served(one, 1) && is_served(two, 1) && is_served(one, 1));
+  HttpConnection three(fixture.port);
+  EXPECT_TRUE(is_served(three, 1));
+  EXPECT_TRUE(two.wait_closed());
+  ASSERT_TRUE(is_served(one, 1) && is_served(three, 1)) << "they stay open";
+  one.send_raw("GET /echo HTTP/1.1\r\n");  // a part of a head is no request yet
+  ASSERT_TRUE(wait_busy(2) && is_served(three, 2));
+  HttpConnection four(fixture.port);
+  EXPECT_TRUE(one.wait_closed() && is_served(four, 1));
+  HttpConnection five(fixture.port);
+  EXPECT_TRUE(three.wait_closed() && is_served(five, 1));
+  EXPECT_EQ(fixture.listener->num_connections(), 3);
+  exchange->respond({});
+  EXPECT_EQ(busy.read_reply().status, 200);
+}
+
+TEST(HttpListener, silent_connections_keep_no_probe_out) {
+  HttpOptions options;
+  options.max_connections = 1;
+  ListenerFixture fixture(options);
+  HttpConnection busy(fixture.port);
+  busy.send_request("GET", "/hold");
+  fixture.wait_held();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::unique_ptr<HttpConnection>> silent;
+  for (int i = 0; i < 100; ++i) {
+    silent.push_back(std::make_unique<HttpConnection>(fixture.port));
+    if (i % 20 != 19) continue;
+    HttpConnection probe(fixture.port);
+    probe.send_request("GET", "/echo");
+    EXPECT_EQ(probe.read_reply().status, 200) << i;
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(std::chrono::duration<double>(took).count(), 2) << "before the silent ones are given up";
+}
+
 TEST(HttpListener, reserved_connections_are_few_and_free_themselves) {
   HttpOptions options;
   options.max_connections = 1;

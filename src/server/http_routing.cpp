@@ -133,6 +133,8 @@ Json HttpServer::Impl::server_info() {
               {"state", health().body["status"]},
               {"uptime_s", static_cast<double>(now_ns() - started_ns) * 1e-9}};
   out.update(*known);
+  out["config"]["api_keys"] = keys->all().size();  // SIGHUP reads them again
+  out["config"]["max_connections"] = listener.max_connections();
   out["counters"] = metrics.engine_json();
   return out;
 }

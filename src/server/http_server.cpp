@@ -88,6 +88,12 @@ Expected<uint16_t> HttpServer::start() {
   if (!keys) return fail(keys.error());
   impl_->keys = std::move(*keys);
   auto port = impl_->listener.start();
+  if (const int allowed = impl_->listener.max_connections(); port && allowed < impl_->config.http.max_connections) {
+    impl_->events.write(LogLevel::kWarning, "max_connections_lowered",
+                        {{"asked", impl_->config.http.max_connections},
+                         {"allowed", allowed},
+                         {"reason", "no more files may be open at a time (ulimit -n)"}});
+  }
   if (port && impl_->config.limits.request_timeout_s > 0) {
     impl_->timeouts = std::thread([this] { impl_->watch_timeouts(); });
   }

@@ -28,14 +28,14 @@ def free_port() -> int:
 class Server:
     """One `tailrace serve` process on a free port, ready when the constructor returns."""
 
-    def __init__(self, *flags: str, log_path: pathlib.Path, model: pathlib.Path = DEMO_MODEL):
+    def __init__(self, *flags: str, log_path: pathlib.Path, model: pathlib.Path = DEMO_MODEL, preexec_fn=None):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log_path = log_path
         self.log = open(log_path, "w", encoding="utf-8")
         self.process = subprocess.Popen(
             [BINARY, "serve", "--model", str(model), "--port", str(self.port), "--threads", "2", *flags],
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT, preexec_fn=preexec_fn,
         )
         deadline = time.monotonic() + 240  # a start takes seconds, on cores that builds are using minutes
         while self.get("/health")[0] != 200:

@@ -1,6 +1,8 @@
 """What an operator does with the real server: keys read again, JSON logs, aborts, /server_info without secrets."""
 
 import json
+import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -9,7 +11,7 @@ import urllib.request
 
 import openai
 import pytest
-from conftest import BINARY, DEMO_MODEL, Server, free_port
+from conftest import BINARY, DEMO_MODEL, ROOT, Server, free_port
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +132,24 @@ def test_server_info_says_what_runs_and_no_secret(guarded):
     assert "secret" not in text
     assert info["state"] == "ok" and info["model"]["layers"] > 0 and info["memory"] and info["kernels"]
     assert info["config"]["max_running_requests"] >= 1 and info["config"]["api_key_file"]
+    assert info["config"]["api_keys"] == len([line for line in guarded.keys.read_text().splitlines() if line[0] != "#"])
     assert info["config"]["kv_cache_dtype"] == "bf16"
     assert {path["name"]: path["on"] for path in info["fast_paths"]}["overlap"] is True
     assert info["counters"]["tailrace_engine_ready"] == 1
+
+
+def test_what_a_template_and_the_limit_of_open_files_forbid_is_told(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "tests" / "goldens" / "qwen3", model)
+    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }} {% endfor %}")
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (700, 700))
+    running = Server("--tool-call-parser", "qwen", log_path=tmp_path / "log", model=model, preexec_fn=few)
+    info, log = json.loads(running.get("/server_info")[1]), running.log_path.read_text()
+    assert running.stop() == 0
+    assert "warning: requests with tools will be refused" in log
+    assert {path["name"]: path["on"] for path in info["fast_paths"]}["tools"] is False
+    assert 300 < info["config"]["max_connections"] < 700
+    assert f"max_connections_lowered asked=4096 allowed={info['config']['max_connections']}" in log
 
 
 def test_every_line_of_the_log_behind_the_report_is_json(guarded):

@@ -2,6 +2,7 @@
 import os
 import json
 import pathlib
+import resource
 import shutil
 import struct
 import subprocess
@@ -12,9 +13,9 @@ from conftest import BINARY, DEMO_MODEL, ROOT
 DEMO_FILE = next(DEMO_MODEL.glob("*.gguf"), pathlib.Path("missing"))
 
 
-def run(*arguments, env=None):
+def run(*arguments, env=None, preexec_fn=None):
     return subprocess.run([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=60, env=env)
+                          timeout=60, env=env, preexec_fn=preexec_fn)
 
 
 def assert_fails_with_one_line(result, *words):
@@ -65,6 +66,12 @@ def test_a_hub_id_gets_the_command_that_downloads_it():
 def test_unknown_environment_variable():
     assert_fails_with_one_line(
         run("serve", "--model", DEMO_MODEL, env={"PATH": "/usr/bin:/bin", "TAILRACE_SPEED": "11"}), "TAILRACE_SPEED")
+
+
+def test_too_few_open_files():
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    result = run("serve", "--model", DEMO_MODEL, "--port", "0", preexec_fn=few)
+    assert_fails_with_one_line(result, "200 files", "ulimit -n")
 
 
 def test_version():

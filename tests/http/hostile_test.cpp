@@ -37,9 +37,7 @@ size_t requests_running(const ServerFixture& fixture) {
 TEST(HostileClients, two_thousand_idle_connections) {
   constexpr int kIdle = 2000;
   if (!allow_files(2 * kIdle + 200)) GTEST_SKIP() << "too few file descriptors";
-  FixtureOptions options;
-  options.config.http.max_connections = kIdle + 24;
-  ServerFixture fixture(options);
+  ServerFixture fixture;
   expect_served(fixture);
   return_free_heap();
   const int64_t before = resident_bytes();
@@ -65,6 +63,28 @@ TEST(HostileClients, two_thousand_idle_connections) {
   return_free_heap();
   EXPECT_LT(resident_bytes(), before + 16 * kMiB);
 #endif
+}
+
+TEST(HostileClients, more_silent_connections_than_there_may_be) {
+  constexpr int kSilent = 2200, kMost = 500;
+  if (!allow_files(kSilent + kMost + 400)) GTEST_SKIP() << "too few file descriptors";
+  FixtureOptions options;
+  options.config.http.max_connections = kMost;
+  options.config.http.header_timeout_s = 600;  // none goes by itself
+  ServerFixture fixture(options);
+  {
+    Connections silent;
+    for (int i = 0; i < kSilent; ++i) {
+      silent.push_back(std::make_unique<HttpConnection>(fixture.port()));
+      if (i % 2 == 0) silent.back()->send_raw("GET /v1/models HTTP/1.1\r\nHost:");
+      if (i % 400 == 0) expect_served(fixture);
+    }
+    expect_served(fixture);
+    EXPECT_LE(fixture.metric("tailrace_http_connections"), kMost);
+    EXPECT_TRUE(silent.front()->wait_closed());
+  }
+  EXPECT_TRUE(
+      ServerFixture::eventually([&] { return fixture.metric("tailrace_http_connections") <= 2; }));
 }
 
 TEST(HostileClients, heads_that_trickle_in_are_given_up_and_hold_nobody_up) {

@@ -169,7 +169,9 @@ TEST(Server, a_wrong_key_or_path_is_told_before_the_body_is_sent) {
 TEST(Server, health_and_metrics_answer_beyond_max_connections) {
   FixtureOptions options;
   options.config.http.max_connections = 1;
+  options.context_length = 1 << 20;
   ServerFixture fixture(options);
+  fixture.engine.step_us = 1000;
   HttpConnection busy(fixture.port());
   busy.send_request("POST", "/v1/chat/completions", chat_body("loop", {{"stream", true}}).dump());
   ASSERT_TRUE(busy.read_until("again"));
