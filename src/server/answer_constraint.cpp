@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "output/answer_grammar.h"
+#include "text/json_schema.h"
 
 namespace tailrace {
 namespace {
@@ -42,6 +43,10 @@ CallRules call_rules_of(const ToolParams& tools, const HasSchema& has_schema) {
 
 Expected<CompiledForm> compile(const ServedModel& model, ThinkStart start, const std::optional<GrammarSource>& body,
                                const CallRules& calls, bool keep = true) {
+  for (const CallableFunction& function : calls.functions) {
+    const Status words = check_schema_words(function.parameters);
+    if (!words.ok()) return fail(invalid("the parameters of '" + function.name + "' hold " + words.message()));
+  }
   const auto source = answer_grammar(model.output, start, *model.text->tokenizer, body, calls);
   if (!source) return fail(source.error());
   return model.grammars->compile(*source, keep);

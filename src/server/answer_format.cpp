@@ -1,11 +1,43 @@
 #include "server/answer_format.h"
 
+#include "text/json_schema.h"
+
 namespace tailrace {
 namespace {
 
 constexpr size_t kMaxNameBytes = 64;
 
 std::string dumped(const Json& schema) { return schema.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+void check_words(FieldReader& fields, const char* name, const Json& schema) {
+  const Status words = check_schema_words(schema);
+  if (!words.ok()) fields.set_error(name, "holds " + words.message(), "invalid_grammar");
+}
+
+// The object that `text` begins with, where brackets and quotes say that it ends; "" for none.
+std::string_view leading_object(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size() && (i == 0 ? text[0] == '{' : depth > 0); ++i) {
+    const char c = text[i];
+    if (quoted && c == '\\') ++i;
+    if (c == '"') quoted = !quoted;
+    if (quoted) continue;
+    depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    if (depth == 0) return text.substr(0, i + 1);
+  }
+  return "";
+}
+
+// The schemas within a grammar in Lark's syntax. What is none is the compiler's to refuse.
+void check_embedded_schemas(FieldReader& fields, const char* name, std::string_view lark) {
+  constexpr std::string_view kMark = "%json";
+  for (size_t at = lark.find(kMark); at != std::string_view::npos; at = lark.find(kMark, at + 1)) {
+    const auto schema = parse_json(leading_object(lark.substr(at + kMark.size())));
+    if (schema) check_words(fields, name, *schema);
+  }
+}
 
 void take_text(FieldReader& fields, const char* name, const Json& value, GrammarKind kind, GrammarSource& out) {
   if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
@@ -15,6 +47,7 @@ void take_text(FieldReader& fields, const char* name, const Json& value, Grammar
   if (out.body.size() > kMaxGrammarBytes) {
     fields.set_error(name, "is larger than " + std::to_string(kMaxGrammarBytes >> 10) + " KiB");
   }
+  if (kind == GrammarKind::kLark && fields.ok()) check_embedded_schemas(fields, name, out.body);
 }
 
 void take_choice(FieldReader& fields, const char* name, const Json& value, GrammarSource& out) {
@@ -134,6 +167,7 @@ void take_schema(FieldReader& fields, const char* name, const Json& value, Gramm
   if (schema->contains("x-guidance")) {
     return fields.set_error(name, "must not hold x-guidance", "unsupported_parameter");
   }
+  check_words(fields, name, *schema);
   out = {.outer = "", .kind = GrammarKind::kJsonSchema, .body = dumped(*schema)};
   if (out.body.size() > kMaxSchemaBytes) {
     fields.set_error(name, "is larger than " + std::to_string(kMaxSchemaBytes >> 10) + " KiB");

@@ -118,6 +118,10 @@ TEST(Forms, what_cannot_be_kept_is_refused_by_name) {
   refused({{"response_format", schema_format(R"({"type":"object","properties":{"a":{"not":{}}}})")}}, path, "not");
   refused({{"response_format", schema_format(R"({"type":"object","dependentRequired":{"a":["b"]}})")}}, path,
           "dependentRequired");
+  refused({{"response_format", schema_format(R"({"type":"object","properties":{"a":{"minimumm":3}}})")}}, path,
+          "\"minimumm\" at /properties/a/minimumm");
+  refused({{"guided_json", R"({"minimumm":3})"}}, "guided_json", "no keyword of JSON Schema");
+  refused({{"guided_grammar", "start: %json {\"title\": \"\\\"{\", \"minimumm\": 3}\n"}}, "guided_grammar", "minimumm");
   refused({{"response_format", schema_format(R"({"$ref":"https://x.org/y"})")}}, path, "");
   refused({{"guided_regex", "(a"}}, "guided_regex", "");
   refused({{"guided_regex", std::string(400, '(') + std::string(400, ')')}}, "guided_regex", "brackets");
@@ -126,7 +130,10 @@ TEST(Forms, what_cannot_be_kept_is_refused_by_name) {
   refused({{"guided_grammar", std::string(70000, '#')}}, "guided_grammar", "KiB");
   Json strict = tools();
   strict[0]["function"]["parameters"]["uniqueItems"] = true;
-  refused({{"tools", strict}}, "tools", "uniqueItems");
+  refused({{"tools", strict}}, "tools", "the parameters of 'run' hold \"uniqueItems\" at /uniqueItems");
+  strict[0]["function"]["parameters"].erase("uniqueItems");
+  strict[0]["function"]["parameters"]["properties"]["cmd"]["minLenght"] = 1;
+  refused({{"tools", strict}}, "tools", "/properties/cmd/minLenght");
   // Of a tool that is not strict, the same is no promise.
   strict[0]["function"]["strict"] = false;
   const Answer answer = fixture.ask(
