@@ -166,6 +166,38 @@ TEST_F(GrammarTest, what_cannot_be_compiled_is_named) {
   EXPECT_NE(refusal({.body = "root ::= missing"}).find("missing"), std::string::npos);
 }
 
+// What the library says of its own limits and states means nothing to who sent the grammar.
+TEST_F(GrammarTest, errors_are_in_the_terms_of_the_request) {
+  const auto schema = [](const char* text) { return GrammarSource{.kind = GrammarKind::kJsonSchema, .body = text}; };
+  const auto regex = [](const char* text) { return GrammarSource{.kind = GrammarKind::kRegex, .body = text}; };
+  const char* no_token = "no token of this model goes on a text of the grammar";
+  EXPECT_EQ(refusal(regex("[^\\s\\S]")), no_token);
+  EXPECT_EQ(refusal({.body = "start: a\na: a \"x\"\n"}), no_token);
+  EXPECT_EQ(refusal({.body = "root ::= root \"x\""}), no_token);
+  EXPECT_EQ(refusal(regex("(a")), "\"(a\" is no regex: unclosed group");
+  EXPECT_EQ(refusal(schema(R"({"type":"string","pattern":"(a"})")),
+            "a pattern of the schema is no regex: unclosed group");
+  EXPECT_EQ(refusal(schema(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})")),
+            "oneOf: several of its alternatives can be true of one value; say anyOf");
+  EXPECT_EQ(refusal(schema(R"({"$ref":"http://other.host/x"})")), "a $ref of the schema leads out of it");
+  EXPECT_EQ(refusal({.body = "start: a\na: \"x\" missing\n"}), "line 2, column 4: unknown name: \"missing\"");
+  EXPECT_EQ(refusal({.body = "start: <nope>\n"}), "line 1, column 8: unknown special token: \"<nope>\"");
+  EXPECT_EQ(refusal({.body = "start: \"a\n"}),
+            "the grammar cannot be read as Lark: a quote or another sign is out of place");
+  // On an answer's way.
+  const auto constraint = compile(regex("(.*a.{30}b.{30}){50}"));
+  auto run = *constraint->start();
+  auto mask = fresh_mask();
+  std::mt19937 random(1);
+  const TokenId a = *tokenizer_->token_to_id("<0x61>");
+  Status status = run->next({}, mask);
+  for (int i = 0; i < 5000 && status.ok(); ++i) {
+    const std::vector<TokenId> letter = {a + static_cast<TokenId>(random() % 2)};
+    status = run->next(letter, mask);
+  }
+  EXPECT_EQ(status.message(), "the grammar's regexes and terminals are too complex together");
+}
+
 TEST_F(GrammarTest, bombs_are_refused_in_time_and_leave_the_process_alone) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_NE(refusal({.kind = GrammarKind::kRegex, .body = std::string(5000, '(') + "a" + std::string(5000, ')')}), "");

@@ -189,11 +189,44 @@ impl Run {
     }
 }
 
-/// The first lines of an error, without llguidance's marks: later ones quote the grammar.
+/// What llguidance says in words of its own, and what a request is told.
+const TOLD: [(&str, &str); 14] = [
+    ("NoExtension", "no token of this model goes on a text of the grammar"),
+    ("doesn't satisfy the grammar", "the answer has left the grammar"),
+    ("): lexer error", "the grammar cannot be read as Lark: a quote or another sign is out of place"),
+    ("Current row has", "a text of the grammar can be read in too many ways at once"),
+    ("parser error:", "a text of the grammar can be read in too many ways at once"),
+    ("lexer error:", "the grammar's regexes and terminals are too complex together"),
+    ("fuel exhausted", "the grammar's regexes and terminals are too complex together"),
+    ("lexer precomputation failed", "the grammar's regexes and terminals are too complex together"),
+    ("initial lexer configuration", "the grammar's regexes and terminals are too complex together"),
+    ("grammar size (number of symbols)", "the grammar has too many parts"),
+    ("is not present in a registry", "a $ref of the schema leads out of it"),
+    ("schema too large", "the schema has too many parts"),
+    ("oneOf constraints are not supported", "oneOf: several of its alternatives can be true of one value; say anyOf"),
+    ("ParserTooComplex", "a text of the grammar can be read in too many ways at once"),
+];
+
+/// The first line of an error, in the request's terms: later ones quote the grammar.
 fn readable(message: &str) -> String {
-    let cut: String = message.trim().chars().take(400).collect();
-    let lines = cut.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('<'));
-    lines.take(3).collect::<Vec<_>>().join("; ")
+    let first = message.lines().next().unwrap_or_default();
+    if let Some((_, told)) = TOLD.iter().find(|(said, _)| first.contains(said)) {
+        return told.to_string();
+    }
+    if let Some((_, why)) = message.split_once("\nerror: ").filter(|_| first.contains("regex parse error:")) {
+        let regex = first.split_once("invalid regex ").and_then(|(_, rest)| rest.rsplit_once(" (in "));
+        let regex = regex.map_or("a pattern of the schema", |(quoted, _)| quoted);
+        return format!("{regex} is no regex: {}", why.lines().next().unwrap_or_default());
+    }
+    // "at LINE(COLUMN): what"
+    let text = first.strip_prefix("at ").unwrap_or(first);
+    let located = text.split_once("): ").and_then(|(place, what)| {
+        let (line, column) = place.split_once('(')?;
+        let whole = format!("line {}, column {}: {what}", line.parse::<u32>().ok()?, column.parse::<u32>().ok()?);
+        Some(whole)
+    });
+    let told = located.unwrap_or_else(|| first.to_string());
+    told.split("; following special tokens").next().unwrap_or_default().chars().take(400).collect()
 }
 
 fn top_level(outer: &str, kind: Kind, body: &str) -> Outcome<TopLevelGrammar> {
