@@ -3,8 +3,8 @@
 
 # Test programs that also run sanitized: threads matter to the first list, memory to both.
 set(TAILRACE_TSAN_TESTS base_test device_test kv_test scheduler_test batch_test engine_test server_test http_test
-    scheduler_hazards_test canc_1_engine_test)
-set(TAILRACE_ASAN_TESTS ${TAILRACE_TSAN_TESTS} weights_test text_test output_test output_families_test sampler_test model_test kernels_cpu_test kernels_cuda_test)
+    scheduler_hazards_test canc_1_engine_test grammar_engine_test output_test output_families_test)
+set(TAILRACE_ASAN_TESTS ${TAILRACE_TSAN_TESTS} weights_test text_test sampler_test model_test kernels_cpu_test kernels_cuda_test)
 
 # The programs of this project, as paths below a build tree, that `tree` (asan or tsan) runs.
 function(tailrace_sanitized_programs tree out)
