@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "server/anthropic_writer.h"
+#include "server/random_id.h"
 
 namespace tailrace {
 namespace {
@@ -56,8 +57,7 @@ ApiExpected<GenerationPlan> plan_messages(const ServedModel& model, MessagesRequ
   if (!chat) return api_fail(chat.error());
   auto plan = plan_chat(model, *chat, seeds);
   if (!plan) return plan;
-  plan->id =
-      "msg_" + letters_and_digits(seeds.next(), 10) + letters_and_digits(seeds.next(), 10);
+  plan->id = random_id("msg_");
   plan->writer = make_anthropic_writer(
       {.id = plan->id,
        .model = model.name,

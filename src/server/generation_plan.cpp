@@ -1,21 +1,15 @@
 #include "server/generation_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/unix_time.h"
 #include "server/answer_constraint.h"
 #include "server/openai_writer.h"
+#include "server/random_id.h"
 #include "server/thinking_budget.h"
 
 namespace tailrace {
 namespace {
-
-std::string answer_id(const char* prefix, uint64_t number) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%s-%016llx", prefix, static_cast<unsigned long long>(number));
-  return text;
-}
 
 SamplingParams resolve_sampling(const GenerationParams& params, const SamplingDefaults& defaults, int32_t vocab_size) {
   SamplingParams out;
@@ -107,7 +101,7 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
       plan.requests.push_back(std::move(request));
     }
   }
-  plan.id = answer_id(chat ? "chatcmpl" : "cmpl", plan.requests[0]->id);
+  plan.id = random_id(chat ? "chatcmpl-" : "cmpl-");
   std::vector<std::string> begins;
   for (const std::string& text : echo) begins.insert(begins.end(), static_cast<size_t>(params.n), text);
   plan.writer = make_openai_writer(
@@ -205,7 +199,7 @@ ApiExpected<GenerationPlan> plan_chat(const ServedModel& model, const ChatReques
   if (!request.tools.offered.empty()) {
     plan->output.tools = std::make_shared<const OfferedTools>(request.tools.offered);
     plan->output.parallel_calls = request.tools.parallel_calls;
-    plan->output.call_seed = seeds.next();
+    plan->output.call_seed = random_bits();
   }
   return plan;
 }

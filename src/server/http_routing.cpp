@@ -8,6 +8,7 @@
 #include "server/query.h"
 #include "server/routes.h"
 #include "server/tokenize_routes.h"
+#include "server/random_id.h"
 #include "server/tracked_exchange.h"
 
 namespace tailrace {
@@ -40,10 +41,7 @@ void HttpServer::Impl::send(const Exchange& exchange, HttpResponse response) {
 HttpHeaders HttpServer::Impl::prepare(HttpRequest& head) {
   head.key = keys->find(head.authorization, head.x_api_key);
   head.request_id = head.x_request_id;
-  if (!is_request_id(head.request_id)) {
-    head.request_id =
-        "req_" + letters_and_digits(ids.next(), 10) + letters_and_digits(ids.next(), 10);
-  }
+  if (!is_request_id(head.request_id)) head.request_id = random_id("req_");
   HttpHeaders headers = {{"X-Request-Id", head.request_id}, {"request-id", head.request_id}};  // the latter Anthropic's
   cors.add_headers(head, headers);
   return headers;

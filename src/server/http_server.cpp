@@ -1,11 +1,11 @@
 #include "server/http_server.h"
 
 #include <algorithm>
-#include <random>
 
 #include "base/check.h"
 #include "base/heap.h"
 #include "server/http_server_impl.h"
+#include "server/random_id.h"
 #include "server/routes.h"
 
 namespace tailrace {
@@ -20,11 +20,6 @@ int tokenizer_threads(const HttpOptions& options) {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 4);
 }
 
-uint64_t random_number() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 32) ^ device();
-}
-
 }  // namespace
 
 HttpServer::Impl::Impl(const ServeConfig& serve_config, RequestQueue& request_queue,
@@ -33,8 +28,7 @@ HttpServer::Impl::Impl(const ServeConfig& serve_config, RequestQueue& request_qu
       queue(request_queue),
       status(engine_status),
       metrics(engine_status, serve_config.model.served_name),
-      seeds(serve_config.engine.has_random_seed ? serve_config.engine.random_seed : random_number()),
-      ids(random_number()),
+      seeds(serve_config.engine.has_random_seed ? serve_config.engine.random_seed : random_bits()),
       responses(serve_config.limits.max_stored_responses, serve_config.limits.max_stored_response_bytes),
       cors(serve_config.http.cors_origins),
       pages(serve_config.http.host, serve_config.http.allowed_hosts, cors),

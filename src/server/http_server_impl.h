@@ -90,7 +90,7 @@ struct HttpServer::Impl {
   Metrics metrics;
   StepFeed feed{status, queue, metrics.recent_times()};
   std::span<const PageFile> page;                                               // set before the listener starts
-  SeedSource seeds, ids;  // of sampling and calls; of requests
+  SeedSource seeds;  // of sampling
   ResponsesApi responses;
   const Cors cors;
   const PageGuard pages;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/unix_time.h"
 #include "server/query.h"
+#include "server/random_id.h"
 #include "server/responses_input.h"
 #include "server/responses_request.h"
 #include "server/responses_writer.h"
@@ -154,7 +155,7 @@ ApiExpected<GenerationPlan> ResponsesApi::plan(const ServedModel& model, std::st
   if (!request) return api_fail(request.error());
   const auto previous = previous_of(*request, owner);
   if (!previous) return api_fail(previous.error());
-  const std::string token = letters_and_digits(seeds.next(), 10) + letters_and_digits(seeds.next(), 10);
+  const std::string token = random_id("");
   if (auto error = add_messages(*request, previous->get(), budget)) return api_fail(std::move(*error));
   auto plan = plan_chat(model, request->chat, seeds);
   if (!plan) return api_fail(in_own_words(std::move(plan.error())));

@@ -1,4 +1,4 @@
-// SeedSource: a stream of random numbers, for sampling seeds and the ids of tool calls.
+// SeedSource: a stream of random numbers for sampling seeds; and what is as short as ids of tool calls must be.
 #pragma once
 
 #include <atomic>

@@ -63,7 +63,7 @@ TEST(Access, a_well_formed_request_id_is_kept_and_any_other_replaced) {
        {std::string(), std::string("X-Request-Id: a b\r\n"), std::string("X-Request-Id: \"x\"\r\n"),
         "X-Request-Id: " + std::string(129, 'a') + "\r\n"}) {
     const std::string id = id_of(bad);
-    EXPECT_TRUE(is_request_id(id) && id.size() == 24 && id.rfind("req_", 0) == 0) << id;
+    EXPECT_TRUE(is_request_id(id) && id.size() == 26 && id.rfind("req_", 0) == 0) << id;
   }
   EXPECT_NE(id_of(""), id_of(""));
 }
@@ -82,7 +82,7 @@ TEST(Access, every_kind_of_answer_has_the_request_id) {
             "mine");  // 401, its body unread
   EXPECT_EQ(id_of("POST /tokenize" + head + kAlice + "Content-Length: 99999999999\r\n\r\n"),
             "mine");
-  EXPECT_EQ(id_of("no HTTP\r\n\r\n").size(), 24u);
+  EXPECT_EQ(id_of("no HTTP\r\n\r\n").size(), 26u);
   const std::string body = chat_body("abc", {{"stream", true}}).dump();
   EXPECT_EQ(id_of("POST /v1/chat/completions" + head + kAlice +
                   "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body),

@@ -67,6 +67,18 @@ TEST_F(Plan, seeds) {
   EXPECT_EQ(one.next(), same.next());
 }
 
+TEST_F(Plan, ids_are_nobodys_before_whatever_the_seed_is) {
+  const auto id_of = [this] {
+    SeedSource same(5);  // as after a start with the same --random-seed
+    const auto request = parse_chat_request(R"({"messages":[{"role":"user","content":"abc"}]})", bounds_of(model, 64));
+    return plan_chat(model, *request, same)->id;
+  };
+  const std::string first = id_of(), again = id_of();
+  EXPECT_EQ(first.rfind("chatcmpl-", 0), 0u) << first;
+  EXPECT_EQ(first.size(), 9u + 22u);
+  EXPECT_NE(first, again);
+}
+
 TEST_F(Plan, a_seed_draws_alike_at_any_place_in_a_list_of_prompts) {
   const auto completion = [this](const std::string& body) {
     auto request = parse_completion_request(body, bounds_of(model, 64));
