@@ -28,6 +28,7 @@ struct AnswerPiece {
 // A token whose log probabilities are due.
 struct ListedToken {
   TokenEvent event;
+  int32_t prompt_at = -1; // of an echoed prompt: which of its tokens; the first has no log probability
   bool content = false;  // outside of reasoning, calls and their markers
   int32_t run = 0;       // pieces of another kind or call that had begun by then, this token's included
 };

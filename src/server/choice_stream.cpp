@@ -20,7 +20,8 @@ ChoiceStream::ChoiceStream(std::shared_ptr<const Request> request, std::shared_p
       matcher_(std::move(rules.stops)),
       parser_(std::move(rules.parser)),
       parallel_calls_(rules.parallel_calls),
-      call_seed_(rules.call_seed) {}
+      call_seed_(rules.call_seed),
+      silent_(rules.silent) {}
 
 bool ChoiceStream::is_stop_token(TokenId id) const {
   const auto& ids = request_->stop_token_ids;
@@ -30,6 +31,7 @@ bool ChoiceStream::is_stop_token(TokenId id) const {
 void ChoiceStream::accept(TokenEvent event) {
   if (ended_) return;
   if (event.kind == TokenEvent::Kind::kFinish) return finish(event);
+  if (silent_) return;
   ++completion_tokens_;
   if (held_stop_token_) {
     TokenEvent held = std::move(*held_stop_token_);
@@ -56,7 +58,8 @@ void ChoiceStream::accept_token(TokenEvent event) {
   const OutputPart after = part();
   if (before == OutputPart::kReasoning || after == OutputPart::kReasoning) ++reasoning_tokens_;
   if (request_->sampling.num_top_logprobs < 0) return;
-  delta_.logprobs.push_back({std::move(event), !control && after == OutputPart::kContent, num_runs_});
+  const bool content = !control && after == OutputPart::kContent;
+  delta_.logprobs.push_back({.event = std::move(event), .content = content, .run = num_runs_});
 }
 
 void ChoiceStream::push_text(const std::string& text) {
@@ -132,7 +135,7 @@ void ChoiceStream::push_content(const std::string& text) {
 
 void ChoiceStream::finish(const TokenEvent& event) {
   switch (event.finish) {
-    case FinishReason::kStop: finish_reason_ = "stop"; break;
+    case FinishReason::kStop: finish_reason_ = silent_ ? "length" : "stop"; break;
     case FinishReason::kLength: finish_reason_ = "length"; break;
     case FinishReason::kCancelled: finish_reason_ = "abort"; break;
     case FinishReason::kError: error_ = event.error.ok() ? Status(StatusCode::kInternal, "unknown error") : event.error;

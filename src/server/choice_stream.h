@@ -29,6 +29,7 @@ struct ChoiceRules {
   std::unique_ptr<OutputParser> parser;  // null: all text is content
   bool parallel_calls = true;            // else the choice ends with its first call
   uint64_t call_seed = 0;                // draws the ids of calls
+  bool silent = false;                   // no token is the answer's, which ends as if it had come to its length
 };
 
 class ChoiceStream {
@@ -72,6 +73,7 @@ class ChoiceStream {
   OutputSink found_;
   const bool parallel_calls_;
   const uint64_t call_seed_;
+  const bool silent_;
   int32_t num_calls_ = 0;
   bool whole_call_ = false;  // one at least was written to its end
   std::optional<TokenEvent> held_stop_token_;  // a stop token, text only if the sequence goes on (min_tokens)

@@ -36,15 +36,22 @@ ApiError engine_error(const Status& status, const std::string& grammar_field) {
 
 Generation::Generation(GenerationPlan plan, GenerationContext context, std::shared_ptr<HttpExchange> exchange)
     : plan_(std::move(plan)), context_(context), exchange_(std::move(exchange)) {
-  choices_.reserve(plan_.requests.size());
+  choices_.reserve(plan_.requests.size() + plan_.scorers.size());
   for (size_t i = 0; i < plan_.requests.size(); ++i) {
     ChoiceRules rules{plan_.stops, plan_.position};
     const OutputPlan& output = plan_.output;
     rules.parser = make_output_parser(output.format, output.think_start, output.tools, *plan_.tokenizer);
     rules.parallel_calls = output.parallel_calls;
     rules.call_seed = output.call_seed + (uint64_t{i} << 32);
+    rules.silent = plan_.silent;
     choices_.emplace_back(ChoiceStream(plan_.requests[i], plan_.tokenizer, std::move(rules)));
   }
+  const size_t num_answers = choices_.size(), each = static_cast<size_t>(plan_.choices_per_prompt);
+  for (const PromptScorer& scorer : plan_.scorers) {
+    const Choice& added = choices_.emplace_back(ChoiceStream(scorer.request, plan_.tokenizer, {}));
+    for (size_t i = 0; i < each; ++i) choices_[scorer.prompt * each + i].scorer = &added;  // reserved: it stays there
+  }
+  answers_ = std::span(choices_).first(num_answers);
 }
 
 Status Generation::submit() {
@@ -54,8 +61,10 @@ Status Generation::submit() {
       if (auto self = weak.lock()) self->cut();
     });
   }
-  for (size_t i = 0; i < plan_.requests.size(); ++i) {
-    const auto& stream = plan_.requests[i]->stream;
+  std::vector<std::shared_ptr<const Request>> sequences;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    sequences.push_back(choices_[i].stream.request());
+    const auto& stream = sequences.back()->stream;
     stream->times.queued_ns.store(now);
     stream->set_ready_callback([weak = weak_from_this(), i] {
       auto self = weak.lock();
@@ -64,7 +73,7 @@ Status Generation::submit() {
       exchange->post([self = std::move(self), i] { self->pump(i); });
     });
   }
-  if (Status status = context_.queue.push(plan_.requests); !status.ok()) return status;
+  if (Status status = context_.queue.push(std::move(sequences)); !status.ok()) return status;
   exchange_->on_disconnect([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->client_left();
   });
@@ -72,7 +81,7 @@ Status Generation::submit() {
 }
 
 void Generation::cut() {
-  for (const auto& request : plan_.requests) request->stream->cancel();
+  for (const Choice& choice : choices_) choice.stream.request()->stream->cancel();
   context_.queue.wake();
 }
 
@@ -85,20 +94,34 @@ void Generation::abort(ApiError error) {
 void Generation::pump(size_t index) {
   if (done_ || exchange_->disconnected()) return;  // who was cut off is about to be client_left()
   Choice& choice = choices_[index];
-  if (choice.finish_sent) return;
+  if (choice.finish_sent || (choice.scorer != nullptr && !choice.scorer->finish_sent)) return;
   auto events = choice.stream.request()->stream->take(kTurnEvents);
   if (events.empty()) return;
   if (events.size() == kTurnEvents) exchange_->post([self = shared_from_this(), index] { self->pump(index); });
-  observe_tokens(choice, std::count_if(events.begin(), events.end(), [](const TokenEvent& event) {
-                   return event.kind == TokenEvent::Kind::kToken;
-                 }));
+  const int64_t known = choice.stream.completion_tokens();
   for (auto& event : events) choice.stream.accept(std::move(event));
   if (!choice.stream.error().ok()) return end_with_error(engine_error(choice.stream.error(), plan_.grammar_field));
-  emit(index);
+  if (index >= answers_.size()) return give_prompt(choice);
+  observe_tokens(choice, choice.stream.completion_tokens() - known);
+  emit(index, {choice.stream.take_delta(), choice.stream.finish_reason(), choice.stream.stop_string()});
   if (!choice.stream.ended()) return;
   choice.finish_sent = true;
   end_choice(choice, choice.stream.finish_reason());
   if (++num_ended_ == choices_.size()) complete();
+}
+
+// Its choices begin with what it has found; once that is all, with what they themselves have produced meanwhile.
+void Generation::give_prompt(Choice& scorer) {
+  ChoiceDelta found = scorer.stream.take_delta();
+  found.pieces.clear();  // the text is the prompt's as it was sent
+  for (ListedToken& token : found.logprobs) token.prompt_at = ++scorer.num_given;
+  scorer.finish_sent = scorer.stream.ended();
+  num_ended_ += scorer.finish_sent ? 1 : 0;
+  for (size_t i = 0; i < answers_.size() && !done_; ++i) {
+    if (answers_[i].scorer != &scorer) continue;
+    if (!found.logprobs.empty()) emit(i, {.delta = found});
+    if (scorer.finish_sent) pump(i);
+  }
 }
 
 void Generation::observe_tokens(Choice& choice, int64_t count) {
@@ -114,10 +137,8 @@ void Generation::observe_tokens(Choice& choice, int64_t count) {
 }
 
 // Sends (streaming) or keeps (otherwise) what this choice has produced since the last time.
-void Generation::emit(size_t index) {
-  Choice& choice = choices_[index];
-  ChoiceDelta delta = choice.stream.take_delta();
-  if (!plan_.stream) return choice.whole.append(std::move(delta));
+void Generation::emit(size_t index, ChoiceOutput output) {
+  if (!plan_.stream) return choices_[index].whole.append(std::move(output.delta));
   std::string out;
   if (!streaming_) {
     streaming_ = true;
@@ -127,10 +148,9 @@ void Generation::emit(size_t index) {
     prompt.completion_tokens = prompt.reasoning_tokens = 0;
     out += plan_.writer->begin(prompt);
   }
-  const bool last_of_all = choice.stream.ended() && num_ended_ + 1 == choices_.size();
+  const bool last_of_all = output.finish_reason != nullptr && num_ended_ + 1 == choices_.size();
   const AnswerTotals sum = last_of_all ? totals() : AnswerTotals();
-  out += plan_.writer->delta(index, {std::move(delta), choice.stream.finish_reason(), choice.stream.stop_string()},
-                             last_of_all ? &sum : nullptr);
+  out += plan_.writer->delta(index, std::move(output), last_of_all ? &sum : nullptr);
   if (last_of_all) out += plan_.writer->end(sum);  // one write: two may be more than a connection holds unsent
   exchange_->write(out);
 }
@@ -149,15 +169,15 @@ void Generation::end_choice(const Choice& choice, const char* reason) {
 
 Usage Generation::usage() const {
   Usage out;
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    const auto& request = *choices_[i].stream.request();
-    out.completion_tokens += choices_[i].stream.completion_tokens();
-    out.reasoning_tokens += choices_[i].stream.reasoning_tokens();
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    const auto& request = *answers_[i].stream.request();
+    out.completion_tokens += answers_[i].stream.completion_tokens();
+    out.reasoning_tokens += answers_[i].stream.reasoning_tokens();
     if (i % static_cast<size_t>(plan_.choices_per_prompt) != 0) continue;
     // Choices of one prompt find what the first of them computed; what was cached before is the smallest share.
     int32_t cached = INT32_MAX;
     for (int32_t j = 0; j < plan_.choices_per_prompt; ++j) {
-      cached = std::min(cached, choices_[i + j].stream.request()->stream->cached_len.load());
+      cached = std::min(cached, answers_[i + j].stream.request()->stream->cached_len.load());
     }
     out.prompt_tokens += static_cast<int64_t>(request.prompt_ids.size());
     out.cached_tokens += cached;
@@ -171,7 +191,7 @@ AnswerTimings Generation::timings() const {
   };
   AnswerTimings out;
   out.received_ns = plan_.received_ns;
-  for (const Choice& choice : choices_) {
+  for (const Choice& choice : answers_) {
     const auto& stream = *choice.stream.request()->stream;
     earliest(out.queued_ns, stream.times.queued_ns.load());
     earliest(out.admitted_ns, stream.times.admitted_ns.load());
@@ -189,7 +209,7 @@ void Generation::complete() {
     exchange_->end_stream();
     return done();
   }
-  const bool large = std::any_of(choices_.begin(), choices_.end(), [](const Choice& choice) {
+  const bool large = std::any_of(answers_.begin(), answers_.end(), [](const Choice& choice) {
     return choice.whole.logprobs.size() > kLargeLogprobs || choice.stream.completion_tokens() > kLargeAnswerTokens;
   });
   if (!large) {
@@ -205,7 +225,7 @@ void Generation::complete() {
 
 void Generation::respond_whole() {
   std::vector<ChoiceOutput> outputs;
-  for (Choice& choice : choices_) {
+  for (Choice& choice : answers_) {
     outputs.push_back({std::move(choice.whole), choice.stream.finish_reason(), choice.stream.stop_string()});
   }
   const Json body = plan_.writer->whole(std::move(outputs), totals());
@@ -216,7 +236,7 @@ void Generation::respond_whole() {
 }
 
 void Generation::end_with_error(const ApiError& error) {
-  for (const Choice& choice : choices_) {
+  for (const Choice& choice : answers_) {
     if (!choice.finish_sent) end_choice(choice, "error");
   }
   cancel_running();
@@ -232,7 +252,7 @@ void Generation::end_with_error(const ApiError& error) {
 
 void Generation::client_left() {
   if (done_) return;
-  for (const Choice& choice : choices_) {
+  for (const Choice& choice : answers_) {
     if (!choice.finish_sent) end_choice(choice, "abort");
   }
   cancel_running();
@@ -248,7 +268,7 @@ void Generation::cancel_running() {
 
 void Generation::done() {
   done_ = true;
-  for (const auto& request : plan_.requests) request->stream->set_ready_callback(nullptr);
+  for (const Choice& choice : choices_) choice.stream.request()->stream->set_ready_callback(nullptr);
   if (auto on_done = std::exchange(on_done_, nullptr)) on_done();
 }
 

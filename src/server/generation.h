@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/request_queue.h"
@@ -48,14 +49,17 @@ class Generation : public std::enable_shared_from_this<Generation> {
     explicit Choice(ChoiceStream choice_stream) : stream(std::move(choice_stream)) {}
 
     ChoiceStream stream;
+    const Choice* scorer = nullptr;  // comes before it: the log probabilities of its prompt
     bool finish_sent = false;
+    int32_t num_given = 0;           // of a scorer: tokens that its prompt's choices have got
     int64_t last_token_ns = 0;
     ChoiceDelta whole;           // not streaming: what has come so far
   };
 
   void pump(size_t index);
+  void give_prompt(Choice& scorer);
   void observe_tokens(Choice& choice, int64_t count);
-  void emit(size_t index);
+  void emit(size_t index, ChoiceOutput output);
   void end_choice(const Choice& choice, const char* reason);
   void complete();
   void respond_whole();
@@ -71,7 +75,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const GenerationContext context_;
   const std::shared_ptr<HttpExchange> exchange_;
   std::function<void()> on_done_;
+  // The answer's choices, then the scorers of its prompts, whose tokens each of a prompt's choices begins with.
   std::vector<Choice> choices_;
+  std::span<Choice> answers_;  // the former
   size_t num_ended_ = 0;
   bool streaming_ = false, done_ = false;
 };

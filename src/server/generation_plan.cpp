@@ -4,6 +4,7 @@
 
 #include "base/unix_time.h"
 #include "server/answer_constraint.h"
+#include "server/echoed_prompt.h"
 #include "server/openai_writer.h"
 #include "server/random_id.h"
 #include "server/thinking_budget.h"
@@ -72,12 +73,13 @@ ApiExpected<int32_t> resolve_max_tokens(const ServedModel& model, const Generati
 ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const GenerationParams& params, ApiDialect dialect,
                                       std::vector<std::vector<TokenId>> prompts,
                                       std::shared_ptr<const TokenConstraint> constraint, SeedSource& seeds,
-                                      const std::vector<std::string>& echo = {}) {
+                                      const std::vector<std::shared_ptr<const EchoedPrompt>>& echo = {}) {
   const bool chat = dialect == ApiDialect::kChat;
   GenerationPlan plan;
   plan.stream = params.stream;
   plan.choices_per_prompt = params.n;
   plan.stops = params.stop;
+  plan.silent = params.max_tokens == 0;
   plan.position = chat ? TextPosition::kBegin : TextPosition::kContinuation;
   plan.tokenizer = model.text->tokenizer;
   SamplingParams sampling = resolve_sampling(params, model.text->sampling, model.vocab_size);
@@ -91,7 +93,7 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
       auto request = std::make_shared<Request>();
       request->id = next_request_id();
       request->prompt_ids = prompt;
-      request->max_tokens = *max_tokens;
+      request->max_tokens = std::max(*max_tokens, 1);  // a sequence that says nothing is none
       request->min_tokens = params.min_tokens;
       request->stop_token_ids = stop_token_ids;
       request->sampling = sampling;
@@ -102,12 +104,12 @@ ApiExpected<GenerationPlan> make_plan(const ServedModel& model, const Generation
     }
   }
   plan.id = random_id(chat ? "chatcmpl-" : "cmpl-");
-  std::vector<std::string> begins;
-  for (const std::string& text : echo) begins.insert(begins.end(), static_cast<size_t>(params.n), text);
+  std::vector<std::shared_ptr<const EchoedPrompt>> begins;
+  for (const auto& prompt : echo) begins.insert(begins.end(), static_cast<size_t>(params.n), prompt);
   plan.writer = make_openai_writer(
       {.head = {dialect, plan.id, model.name, unix_seconds()},
        .num_choices = plan.requests.size(),
-       .logprobs = params.num_top_logprobs >= 0,
+       .num_top_logprobs = params.num_top_logprobs,
        .echo = std::move(begins),
        .include_usage = params.include_usage,
        .tokenizer = plan.tokenizer});
@@ -125,14 +127,40 @@ tl::unexpected<ApiError> too_long(const Status& status, const char* param) {
 }
 
 // What `echo` gives back: a text as it was sent, ids as the text that they spell.
-std::vector<std::string> prompt_texts(const ServedModel& model, const CompletionRequest& request) {
-  std::vector<std::string> out;
-  for (const auto& prompt : request.prompts) {
-    const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);
-    out.push_back(ids != nullptr ? model.text->tokenizer->decode(*ids, /*skip_special=*/false)
-                                 : std::get<std::string>(prompt));
+std::vector<std::shared_ptr<const EchoedPrompt>> echoed_prompts(const ServedModel& model,
+                                                                const CompletionRequest& request,
+                                                                const std::vector<std::vector<TokenId>>& prompts) {
+  const Tokenizer& tokenizer = *model.text->tokenizer;
+  std::vector<std::shared_ptr<const EchoedPrompt>> out;
+  for (size_t i = 0; request.echo && i < prompts.size(); ++i) {
+    const auto* text = std::get_if<std::string>(&request.prompts[i]);
+    EchoedPrompt echo{.text = text != nullptr ? *text : tokenizer.decode(prompts[i], /*skip_special=*/false)};
+    if (request.lists_prompts()) {
+      echo.first = prompts[i].front();
+      echo.offsets = token_offsets(tokenizer, echo.text, prompts[i]);
+    }
+    out.push_back(std::make_shared<const EchoedPrompt>(std::move(echo)));
   }
   return out;
+}
+
+// What finds the log probabilities of the prompts' own tokens.
+std::vector<PromptScorer> prompt_scorers(const CompletionRequest& request,
+                                         const std::vector<std::vector<TokenId>>& prompts) {
+  std::vector<PromptScorer> out;
+  for (size_t i = 0; request.lists_prompts() && i < prompts.size(); ++i) {
+    auto scorer = prompt_scorer(prompts[i], request.params.num_top_logprobs, request.params.cache_salt);
+    if (scorer) out.push_back({std::move(scorer), i});
+  }
+  return out;
+}
+
+Status check_listed_tokens(const CompletionRequest& request, const std::vector<std::vector<TokenId>>& prompts) {
+  int64_t listed = 0;
+  for (const auto& prompt : prompts) listed += static_cast<int64_t>(prompt.size()) * request.params.n;
+  if (!request.lists_prompts() || listed <= kMaxListedPromptTokens) return Status();
+  return invalid("echo with logprobs lists at most " + std::to_string(kMaxListedPromptTokens) +
+                 " tokens of prompts, each once for every choice; here are " + std::to_string(listed) + ".");
 }
 
 }  // namespace
@@ -223,9 +251,17 @@ ApiExpected<GenerationPlan> plan_completion(const ServedModel& model, const Comp
   }
   auto constraint = completion_constraint(model, request);
   if (!constraint) return api_fail(constraint.error());
+  for (const auto& prompt : prompts) {
+    if (prompt.empty()) return bad_field("prompt", "prompt has no tokens");
+  }
+  if (Status status = check_listed_tokens(request, prompts); !status.ok()) return api_fail(with_param(status, "echo"));
+  auto scorers = prompt_scorers(request, prompts);
+  const auto echo = echoed_prompts(model, request, prompts);
   auto plan = make_plan(model, request.params, ApiDialect::kCompletion, std::move(prompts), std::move(*constraint),
-                        seeds, request.echo ? prompt_texts(model, request) : std::vector<std::string>());
-  if (plan) plan->grammar_field = grammar_field(request.params.form);
+                        seeds, echo);
+  if (!plan) return plan;
+  plan->grammar_field = grammar_field(request.params.form);
+  plan->scorers = std::move(scorers);
   return plan;
 }
 

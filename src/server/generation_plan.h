@@ -29,6 +29,12 @@ struct OutputPlan {
   uint64_t call_seed = 0;                     // the ids of calls are drawn from it
 };
 
+// Finds the log probabilities of a prompt's tokens, which the answers of its choices begin with.
+struct PromptScorer {
+  std::shared_ptr<const Request> request;
+  size_t prompt = 0;
+};
+
 struct GenerationPlan {
   std::shared_ptr<BodyShare> body_share;  // of what `writer` keeps of the request, which it outlives; null: nothing
   std::unique_ptr<AnswerWriter> writer;  // words the answer; APIs other than OpenAI's completions put their own here
@@ -36,7 +42,9 @@ struct GenerationPlan {
   bool stream = false;
   std::vector<std::shared_ptr<const Request>> requests;  // choices in order: all of prompt 0, all of prompt 1 ...
   int32_t choices_per_prompt = 1;
+  std::vector<PromptScorer> scorers;  // of prompts whose tokens are listed
   std::vector<std::string> stops;
+  bool silent = false;                   // max_tokens 0: the requests' one token is nobody's
   TextPosition position = TextPosition::kBegin;
   std::shared_ptr<const Tokenizer> tokenizer;
   OutputPlan output;

@@ -82,7 +82,7 @@ void read_logit_bias(FieldReader& fields, int32_t vocab, std::vector<std::pair<T
 }
 
 void read_max_tokens(FieldReader& fields, bool chat, std::optional<int32_t>& out) {
-  fields.read("max_tokens", out, 1, kMaxTokens);
+  fields.read("max_tokens", out, chat ? 1 : 0, kMaxTokens);
   if (!chat) return;
   std::optional<int32_t> newer;
   fields.read("max_completion_tokens", newer, 1, kMaxTokens);
@@ -209,9 +209,11 @@ void read_prompts(FieldReader& fields, const RequestBounds& bounds, CompletionRe
   }
   const size_t count = single ? 1 : value->size();
   if (count == 0) return fields.set_error("prompt", "is empty");
-  if (static_cast<int64_t>(count) * out.params.n > bounds.max_sequences) {
-    return fields.set_error("prompt", "asks for " + std::to_string(count) + " x n sequences; at most " +
-                                          std::to_string(bounds.max_sequences) + " fit the queue");
+  const int64_t scorers = out.lists_prompts() ? 1 : 0;
+  if (static_cast<int64_t>(count) * (out.params.n + scorers) > bounds.max_sequences) {
+    return fields.set_error("prompt", "asks for " + std::to_string(count) + (scorers > 0 ? " x (n + 1)" : " x n") +
+                                          " sequences; at most " + std::to_string(bounds.max_sequences) +
+                                          " fit the queue");
   }
   for (size_t i = 0; i < count; ++i) {
     const Json& prompt = single ? *value : (*value)[i];
@@ -287,9 +289,6 @@ ApiExpected<CompletionRequest> parse_completion_request(std::string_view body, c
   fields.refuse("suffix", {Json("")}, "there is no fill-in-the-middle");
   fields.refuse("best_of", {Json(request.params.n)}, "ask for n choices and rank them");
   fields.read("echo", request.echo);
-  if (request.echo && request.params.num_top_logprobs >= 0) {
-    fields.set_error("echo", "and logprobs exclude each other: prompts have none", "unsupported_parameter");
-  }
   read_prompts(fields, bounds, request);
   fields.refuse_unknown();
   if (!fields.ok()) return api_fail(*fields.error());

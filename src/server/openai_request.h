@@ -36,7 +36,7 @@ struct GenerationParams {
   bool stream = false;
   bool include_usage = false;
   int32_t n = 1;
-  std::optional<int32_t> max_tokens;        // >= 1
+  std::optional<int32_t> max_tokens;        // >= 1; of a completion 0 too: the prompt is computed, nothing is said
   bool end_with_context = false;            // max_tokens may be more than the context has room for
   int32_t min_tokens = 0;
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
@@ -65,6 +65,9 @@ struct CompletionRequest {
   GenerationParams params;
   std::vector<std::variant<std::string, std::vector<TokenId>>> prompts;  // at least one
   bool echo = false;                        // texts begin with the prompt's
+
+  // Whether the prompts' tokens have log probabilities too: for each prompt one more sequence finds them.
+  bool lists_prompts() const { return echo && params.num_top_logprobs >= 0; }
 };
 
 struct TokenizeRequest {

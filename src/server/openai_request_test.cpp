@@ -388,7 +388,12 @@ TEST(OpenaiRequest, completion_only_fields) {
   const auto parsed = parse_completion_request(R"({"prompt":"x","logprobs":5,"echo":false,"best_of":1,"suffix":null})", kBounds);
   ASSERT_TRUE(parsed.has_value());
   EXPECT_EQ(parsed->params.num_top_logprobs, 5);
-  EXPECT_EQ(completion_error(R"({"prompt":"x","echo":true,"logprobs":0})"), "echo");
+  EXPECT_FALSE(parsed->lists_prompts());
+  // The choices of eight prompts fit the queue, but not with what finds the prompts' own log probabilities.
+  const std::string eight = R"({"echo":true,"n":8,"prompt":["1","2","3","4","5","6","7","8"])";
+  EXPECT_TRUE(parse_completion_request(eight + "}", kBounds).has_value());
+  EXPECT_EQ(completion_error(eight + R"(,"logprobs":0})"), "prompt");
+  EXPECT_EQ(completion_error(R"({"prompt":"x","max_tokens":-1})"), "max_tokens");
   EXPECT_EQ(completion_error(R"({"prompt":"x","best_of":3})"), "best_of");
   EXPECT_EQ(completion_error(R"({"prompt":"x","suffix":"y"})"), "suffix");
   EXPECT_EQ(completion_error(R"({"prompt":"x","logprobs":true})"), "logprobs");

@@ -37,29 +37,34 @@ Json chat_logprobs(const std::vector<ListedToken>& tokens, const Tokenizer& toke
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-// The old dialect keys top_logprobs by token text; where two tokens have the same text the likelier one stays.
-// token_bytes is an addition: the tokens' raw bytes.
+// The old dialect keys top_logprobs by token text; where two tokens have the same text the likelier one stays. The
+// token itself is always among them, and there are none at all where none were asked for. token_bytes is an addition:
+// the tokens' raw bytes.
 Json completion_logprobs(const ChoicePart& part, const Tokenizer& tokenizer) {
-  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array(),
-       raw = Json::array();
-  int64_t offset = part.text_offset;
+  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), raw = Json::array();
   for (const ListedToken& token : part.delta.logprobs) {
     const TokenEvent& event = token.event;
     const std::string_view bytes = tokenizer.token_bytes(event.id);
-    tokens.push_back(token_text(bytes));
-    logprobs.push_back(finite(event.logprob));
+    const std::string token_name = token_text(bytes);
+    tokens.push_back(token_name);
     raw.push_back(bytes_json(bytes));
-    offsets.push_back(offset);
-    offset += count_code_points(bytes);
+    if (token.prompt_at == 0) {
+      logprobs.push_back(nullptr);
+      tops.push_back(nullptr);
+      continue;
+    }
+    logprobs.push_back(finite(event.logprob));
     Json top = Json::object();
     for (const auto& entry : event.top_logprobs) {
       const std::string text = token_text(tokenizer.token_bytes(entry.id));
       if (!top.contains(text)) top[text] = finite(entry.logprob);
     }
+    if (!top.contains(token_name)) top[token_name] = logprobs.back();
     tops.push_back(std::move(top));
   }
+  if (part.num_top_logprobs == 0) tops = nullptr;
   return {{"tokens", std::move(tokens)}, {"token_logprobs", std::move(logprobs)}, {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}, {"token_bytes", std::move(raw)}};
+          {"text_offset", part.text_offsets}, {"token_bytes", std::move(raw)}};
 }
 
 double ms_between(int64_t from_ns, int64_t to_ns) {
@@ -137,10 +142,10 @@ Json choice_json(ApiDialect dialect, const ChoicePart& part, const Tokenizer& to
   Json choice = {{"index", part.index}};
   if (dialect == ApiDialect::kCompletion) {
     choice["text"] = part.delta.text_of(AnswerPiece::Kind::kContent);
-    choice["logprobs"] = part.has_logprobs ? completion_logprobs(part, tokenizer) : Json(nullptr);
+    choice["logprobs"] = part.num_top_logprobs >= 0 ? completion_logprobs(part, tokenizer) : Json(nullptr);
   } else {
     choice[stream ? "delta" : "message"] = message_json(part, stream);
-    choice["logprobs"] = part.has_logprobs ? chat_logprobs(part.delta.logprobs, tokenizer) : Json(nullptr);
+    choice["logprobs"] = part.num_top_logprobs >= 0 ? chat_logprobs(part.delta.logprobs, tokenizer) : Json(nullptr);
   }
   choice["finish_reason"] = part.finish_reason == nullptr ? Json(nullptr) : Json(part.finish_reason);
   return choice;

@@ -27,8 +27,8 @@ struct ChoicePart {
   int32_t index = 0;
   ChoiceDelta delta;
   const char* finish_reason = nullptr;  // null: not yet
-  bool has_logprobs = false;
-  int64_t text_offset = 0;              // completions: code points of the tokens before delta.logprobs[0]
+  int32_t num_top_logprobs = -1;        // as in SamplingParams
+  std::vector<int64_t> text_offsets;    // completions: of delta.logprobs, in code points of the text
 };
 
 // Bytes that begin a code point; of a token cut inside one, the part that holds its first byte counts it.

@@ -62,18 +62,29 @@ class OpenAiWriter : public AnswerWriter {
 
   Json to_json(size_t index, ChoiceOutput output, bool stream) {
     Choice& choice = choices_[index];
-    if (!std::exchange(choice.begun, true) && !answer_.echo.empty()) {
-      output.delta.pieces.insert(output.delta.pieces.begin(), AnswerPiece{.text = answer_.echo[index]});
-    }
+    const EchoedPrompt* echo = answer_.echo.empty() ? nullptr : answer_.echo[index].get();
+    if (!std::exchange(choice.begun, true) && echo != nullptr) begin_with(*echo, choice, output.delta);
     ChoicePart part{.index = static_cast<int32_t>(index),
                     .delta = std::move(output.delta),
                     .finish_reason = output.finish_reason,
-                    .has_logprobs = answer_.logprobs,
-                    .text_offset = choice.text_offset};
+                    .num_top_logprobs = answer_.num_top_logprobs};
     for (const auto& token : part.delta.logprobs) {
+      if (token.prompt_at >= 0) {
+        part.text_offsets.push_back(echo->offsets[token.prompt_at]);
+        continue;
+      }
+      part.text_offsets.push_back(choice.text_offset);
       choice.text_offset += count_code_points(answer_.tokenizer->token_bytes(token.event.id));
     }
     return choice_json(answer_.head.dialect, part, *answer_.tokenizer, stream);
+  }
+
+  static void begin_with(const EchoedPrompt& echo, Choice& choice, ChoiceDelta& delta) {
+    delta.pieces.insert(delta.pieces.begin(), AnswerPiece{.text = echo.text});
+    choice.text_offset = count_code_points(echo.text);
+    if (!echo.offsets.empty()) {
+      delta.logprobs.insert(delta.logprobs.begin(), ListedToken{.event = {.id = echo.first}, .prompt_at = 0});
+    }
   }
 
   const OpenAiAnswer answer_;

@@ -48,6 +48,35 @@ def test_completion_of_text_and_of_token_ids(server, client, model):
     assert by_ids.usage.prompt_tokens == len(ids)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompts_and_answers_have_the_same_logprobs(client, model, stream):
+    def listed(**more):
+        body = dict(model=model, temperature=0, logprobs=3, stream=stream, **more)
+        replies = list(client.completions.create(**body)) if stream else [client.completions.create(**body)]
+        choices = [choice for reply in replies for choice in reply.choices]
+        parts = [choice.logprobs for choice in choices if choice.logprobs]
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        return "".join(choice.text for choice in choices), {
+            name: [value for part in parts for value in getattr(part, name)] for name in names
+        }
+
+    prompt = "The capital of France is"
+    text, answer = listed(prompt=prompt, max_tokens=6)
+    echoed, scored = listed(prompt=prompt + text, max_tokens=0, echo=True)
+    assert echoed == prompt + text
+    count = len(answer["tokens"])
+    assert scored["tokens"][-count:] == answer["tokens"]
+    assert scored["token_logprobs"][-count:] == pytest.approx(answer["token_logprobs"], abs=0.3)
+    assert scored["token_logprobs"][0] is scored["top_logprobs"][0] is None
+    for at, (token, logprob, top, offset) in enumerate(zip(*(scored[name] for name in scored))):
+        assert echoed[offset:].startswith(token)
+        assert at == 0 or (top[token] == logprob and len(top) in (3, 4))
+    assert any(len(top) == 4 for top in scored["top_logprobs"][1:])  # no prompt is the likeliest text throughout
+    joined, both = listed(prompt=prompt, max_tokens=6, echo=True)
+    assert joined == prompt + text
+    assert [both[name] for name in ("tokens", "text_offset")] == [scored[name] for name in ("tokens", "text_offset")]
+
+
 def server_tokenize(server, text):
     import json
 

@@ -51,6 +51,10 @@ TEST(Server, completion_logprobs_have_raw_bytes) {
   EXPECT_EQ(logprobs["token_bytes"][1], Json::array({240, 159}));
   EXPECT_EQ(logprobs["top_logprobs"][0].size(), 2u);
   EXPECT_EQ(logprobs["text_offset"], Json::array({0, 4, 5, 5, 5}));
+  const HttpReply bare = fixture.post("/v1/completions", {{"prompt", "<|s:emoji|>"}, {"logprobs", 0}});
+  const Json chosen = Json::parse(bare.body)["choices"][0]["logprobs"];
+  EXPECT_EQ(chosen["token_logprobs"], logprobs["token_logprobs"]);
+  EXPECT_EQ(chosen["top_logprobs"], nullptr);
 }
 
 TEST(Server, models_tokenize_detokenize) {
