@@ -92,6 +92,9 @@ typedef struct {
 tk_status tk_template_new(tk_str source, const tk_template_options* options, tk_template** out, tk_string* error);
 void tk_template_free(tk_template* tmpl);
 
+/* The variables that the template reads: a JSON array of their names. */
+tk_status tk_template_variables(const tk_template* tmpl, tk_string* out, tk_string* error);
+
 /* input: JSON object {"messages": .., "tools": .., "kwargs": {..}, "add_generation_prompt": bool}; now_s: Unix seconds. */
 tk_status tk_template_render(const tk_template* tmpl, tk_str input, int64_t now_s, tk_string* out, tk_string* error);
 

@@ -26,9 +26,10 @@ std::optional<int32_t> most_thinking(const std::string& effort) {
 // Templates know levels of effort, a switch, or nothing; where they know nothing, the model
 // decides.
 ApiExpected<ChatRequest> tell_template(const ServedModel& model, MessagesRequest request) {
-  const std::string source = model.text->chat_template ? model.text->chat_template->source() : "";
-  const bool levels = source.find("reasoning_effort") != std::string::npos;
-  const bool toggles = source.find("enable_thinking") != std::string::npos;
+  const auto reads = [&](const char* name) {
+    return model.text->chat_template && model.text->chat_template->reads(name);
+  };
+  const bool levels = reads("reasoning_effort"), toggles = reads("enable_thinking");
   const bool reasons = model.output.reasoning != ReasoningFormat::kNone;
   ChatRequest& chat = request.chat;
   if (request.thinking == Thinking::kOn && !reasons)

@@ -8,13 +8,20 @@
 namespace tailrace {
 namespace {
 
+constexpr size_t kShownBytes = 200;
+
 // Sets the template's variable for reasoning_effort. Templates know levels, a switch, or nothing.
-ApiExpected<Json> template_kwargs(const ChatRequest& request, const std::string& source) {
+ApiExpected<Json> template_kwargs(const ChatRequest& request, const ChatTemplate& chat_template) {
   Json kwargs = request.template_kwargs;
+  for (const auto& [name, unused] : kwargs.items()) {
+    if (!chat_template.reads(name)) {
+      const std::string field = "chat_template_kwargs." + name.substr(0, kShownBytes);
+      return bad_field(field, field + ": this model's chat template reads no such variable", "unsupported_parameter");
+    }
+  }
   const std::string& effort = request.reasoning_effort;
   if (effort.empty()) return kwargs;
-  const bool levels = source.find("reasoning_effort") != std::string::npos;
-  const bool toggles = source.find("enable_thinking") != std::string::npos;
+  const bool levels = chat_template.reads("reasoning_effort"), toggles = chat_template.reads("enable_thinking");
   const char* variable = levels ? "reasoning_effort" : "enable_thinking";
   if (!levels && !toggles) {
     return bad_field("reasoning_effort", "reasoning_effort: this model's chat template has no such setting",
@@ -44,7 +51,7 @@ ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest&
     return bad_field("tools", "tools: how this model writes calls is not known from its checkpoint; "
                      "start the server with --tool-call-parser", "unsupported_parameter");
   }
-  auto kwargs = template_kwargs(request, text.chat_template->source());
+  auto kwargs = template_kwargs(request, *text.chat_template);
   if (!kwargs) return api_fail(kwargs.error());
   if (!tools.empty() && !text.chat_template->habits().tools) {
     return bad_field("tools", "tools: this model's chat template does not show them to the model",

@@ -50,6 +50,11 @@ Expected<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(std::string_
   const tk_status status = tk_template_new(to_tk(source), &c, &handle, &error);
   if (status != TK_OK) return fail(to_status(status, error));
   std::shared_ptr<ChatTemplate> out(new ChatTemplate(handle, std::string(source)));
+  tk_string variables{};
+  if (const tk_status read = tk_template_variables(handle, &variables, &error); read != TK_OK) {
+    return fail(to_status(read, error));
+  }
+  out->variables_ = OrderedJson::parse(take(variables)).get<std::set<std::string>>();
   const OrderedJson user = {{"role", "user"}, {"content", mark(0)}};
   out->habits_.tools = !out->left_out({.messages = OrderedJson::array({user}), .tools = probe_tools()}).tool;
   // Nothing else is to be told from a template that does not even write a plain conversation.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,6 +82,8 @@ class ChatTemplate {
   LeftOut left_out(const ChatInput& input) const;
 
   const std::string& source() const { return source_; }
+  // Whether the template does something with this variable (of ChatInput::kwargs).
+  bool reads(const std::string& variable) const { return variables_.count(variable) != 0; }
   // Found by rendering such conversations, when it was compiled.
   const TemplateHabits& habits() const { return habits_; }
 
@@ -92,6 +95,7 @@ class ChatTemplate {
 
   tk_template* handle_;
   std::string source_;
+  std::set<std::string> variables_;
   bool writes_chats_ = false;  // plain ones
   TemplateHabits habits_;
 };

@@ -64,6 +64,17 @@ TEST_F(TextModelTest, chat_template_in_its_three_places) {
   EXPECT_EQ(error.rfind(dir_.string() + ": the chat template cannot be used: line 2: unknown filter 'sparkle'", 0), 0u) << error;
 }
 
+TEST(ChatTemplate, reads_what_it_does_not_set_itself) {
+  const auto compiled = ChatTemplate::compile(
+      "{# comment #}{%- set own = 1 %}{%- if thinks is not defined %}{%- set thinks = true %}{%- endif %}"
+      "{%- macro line(m) %}{{ m.content if inside else own }}{%- endmacro %}"
+      "{%- for m in messages %}{{ line(m) ~ thinks ~ nested.member ~ 'quoted' }}{%- endfor %}", {}).value();
+  for (const char* name : {"thinks", "inside", "nested", "messages"}) EXPECT_TRUE(compiled->reads(name)) << name;
+  for (const char* name : {"comment", "own", "m", "line", "member", "quoted", ""}) {
+    EXPECT_FALSE(compiled->reads(name)) << name;
+  }
+}
+
 TEST_F(TextModelTest, what_a_template_cannot_write_is_found_out) {
   const auto habits = [&](const std::string& body) {
     write("chat_template.jinja", "{% for m in messages %}" + body + "{% endfor %}");

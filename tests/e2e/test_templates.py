@@ -165,7 +165,7 @@ def test_its_family_is_found(served):
 def test_prompts(served, name, thinking):
     running, source, found, _ = served
     messages, tools = CONVERSATIONS[name]
-    kwargs = {} if thinking is None else {"enable_thinking": thinking}
+    kwargs = {} if thinking is None or "enable_thinking" not in source else {"enable_thinking": thinking}
     ids = running.tokenize({"messages": messages, "tools": tools, "chat_template_kwargs": kwargs})
     _, text = running.post_raw("/detokenize", json.dumps({"tokens": ids}).encode())
     tokens = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}

@@ -143,10 +143,10 @@ TEST(HostileBodies, a_template_gets_no_more_text_than_the_context_holds) {
   const Answer reasoning = fixture.ask({{"messages", Json::array({message})}});
   EXPECT_EQ(reasoning.status, 400);
   EXPECT_EQ(reasoning.error["code"], "context_length_exceeded");
-  const Answer switches = fixture.ask(chat_body("abc", {{"chat_template_kwargs", {{"x", long_text}}}}));
+  const Answer switches = fixture.ask(chat_body("abc", {{"chat_template_kwargs", {{"note", long_text}}}}));
   EXPECT_EQ(switches.status, 400);
   EXPECT_EQ(switches.error["param"], "chat_template_kwargs");
-  EXPECT_EQ(fixture.ask(chat_body("abc", {{"chat_template_kwargs", {{"x", std::string(1000, 'a')}}}})).status, 200);
+  EXPECT_EQ(fixture.ask(chat_body("abc", {{"chat_template_kwargs", {{"note", std::string(1000, 'a')}}}})).status, 200);
 }
 
 }  // namespace

@@ -99,6 +99,17 @@ TEST_F(Plan, a_seed_draws_alike_at_any_place_in_a_list_of_prompts) {
   EXPECT_EQ(unseeded[0]->sampling.seed, unseeded[1]->sampling.seed);
 }
 
+TEST_F(Plan, template_variables_that_the_template_does_not_read_are_refused_by_name) {
+  const auto fault = [this](const std::string& kwargs) {
+    const std::string body = R"({"messages":[{"role":"user","content":"abc"}],"chat_template_kwargs":)" + kwargs + "}";
+    const auto request = parse_chat_request(body, bounds_of(model, 64));
+    const auto plan = plan_chat(model, *request, seeds);
+    return plan ? "" : plan.error().param;
+  };
+  EXPECT_EQ(fault(R"({"note":1})"), "");
+  EXPECT_EQ(fault(R"({"note":1,"enable_thinking":false})"), "chat_template_kwargs.enable_thinking");
+}
+
 TEST_F(Plan, a_model_without_a_template_refuses_chat_with_the_reason) {
   scripted.text->chat_template = nullptr;
   scripted.text->no_template_reason = "it has no chat template";

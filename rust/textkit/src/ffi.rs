@@ -275,6 +275,18 @@ pub unsafe extern "C" fn tk_template_free(template: *mut Template) {
     }
 }
 
+#[no_mangle]
+pub unsafe extern "C" fn tk_template_variables(
+    template: *const Template,
+    out: *mut TkString,
+    error: *mut TkString,
+) -> i32 {
+    guard(error, || {
+        *out = owned(Json::from((*template).variables()?).to_string().into_bytes());
+        Ok(())
+    })
+}
+
 unsafe fn parse_input(input: TkStr) -> Outcome<Json> {
     match serde_json::from_slice(input.bytes()) {
         Ok(json) => Ok(json),

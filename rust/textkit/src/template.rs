@@ -74,6 +74,12 @@ impl Template {
         Ok(Template { env, globals, max_output_bytes: max_output_bytes as usize })
     }
 
+    /// What it reads and does not set itself before.
+    pub fn variables(&self) -> Outcome<Vec<String>> {
+        let template = self.env.get_template(NAME).map_err(|e| run_failure(&e))?;
+        Ok(template.undeclared_variables(false).into_iter().collect())
+    }
+
     /// `input`: {"messages", "tools", "documents", "kwargs", "add_generation_prompt"}.
     pub fn render(&self, input: &Json, now_s: i64) -> Outcome<String> {
         let mut context = self.globals.clone();
