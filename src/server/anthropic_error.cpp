@@ -34,10 +34,15 @@ Json anthropic_error(const ApiError& error, const std::string& request_id) {
           {"request_id", request_id}};
 }
 
-void word_error(std::string_view path, const std::string& request_id, HttpResponse& response) {
-  const bool messages = path == "/v1/messages" || path.rfind("/v1/messages/", 0) == 0;
-  if (messages && response.error)
-    response.body = dump_json(anthropic_error(*response.error, request_id));
+bool in_anthropics_form(const HttpRequest& request) {
+  const auto below = [&](const std::string& path) {
+    return request.path == path || request.path.starts_with(path + "/");
+  };
+  return below("/v1/messages") || (request.by_anthropics_client && below("/v1/models"));
+}
+
+void word_as_anthropic(const std::string& request_id, HttpResponse& response) {
+  if (response.error) response.body = dump_json(anthropic_error(*response.error, request_id));
 }
 
 }  // namespace tailrace

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "server/api_error.h"
 #include "server/http_exchange.h"
@@ -14,7 +13,11 @@ namespace tailrace {
 // overloaded_error.
 Json anthropic_error(const ApiError& error, const std::string& request_id);
 
-// Puts a response that is an error into this form where `path` is one of the Messages API's.
-void word_error(std::string_view path, const std::string& request_id, HttpResponse& response);
+// Whether a request is answered in Anthropic's form: all of the Messages API's, and of what both APIs have (/v1/models)
+// those of Anthropic's clients.
+bool in_anthropics_form(const HttpRequest& request);
+
+// Puts a response that is an error into this form.
+void word_as_anthropic(const std::string& request_id, HttpResponse& response);
 
 }  // namespace tailrace

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
-#include <ctime>
 #include <mutex>
 #include <utility>
 
@@ -16,16 +15,6 @@ namespace tailrace {
 namespace {
 
 constexpr const char* kLevels[] = {"error", "warning", "info", "debug"};
-
-std::string utc_time(int64_t unix_ms) {
-  const auto seconds = static_cast<std::time_t>(unix_ms / 1000);
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  char text[40];
-  const size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
-  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(unix_ms % 1000));
-  return text;
-}
 
 std::string ascii_json(const Json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);

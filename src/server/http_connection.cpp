@@ -216,7 +216,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::read_request(HttpReq
   }
   set_busy(true);
   prepared_ = head_only_ = false;
-  path_.clear();
+  anthropics_form_ = false;
   Parser parser;
   parser.header_limit(kHeaderLimit);
   parser.body_limit(static_cast<uint64_t>(options.max_body_bytes));
@@ -260,7 +260,8 @@ std::optional<HttpResponse> HttpConnection::take_head(const Parser& parser, Http
   if (!split_target(head.target(), out)) {
     return to_response({400, "the request target is a URI without a host", "", "bad_request"});
   }
-  path_ = out.path;
+  out.by_anthropics_client = head.count("anthropic-version") > 0;
+  anthropics_form_ = in_anthropics_form(out);
   // A body whose end this server would not see could be read as the next request (RFC 9112, 6.1).
   const std::string_view transfer = head[http::field::transfer_encoding];
   if (head.count(http::field::transfer_encoding) > 1 || (!transfer.empty() && !boost::beast::iequals(transfer, "chunked"))) {
@@ -325,7 +326,7 @@ asio::awaitable<HttpConnection::ReadResult> HttpConnection::refuse(std::optional
   if (!response) co_return ReadResult::kClosed;
   HttpRequest unread;
   if (!prepared_) prepare(unread);
-  word_error(path_, request_id_, *response);
+  if (anthropics_form_) word_as_anthropic(request_id_, *response);
   arm(kLingerSeconds);
   const std::string text = format_response(*response, {.head_only = head_only_, .headers = headers_});
   auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(text), kAwait);
@@ -351,7 +352,9 @@ asio::awaitable<bool> HttpConnection::answer(HttpRequest request) {
   wiring.http_1_0 = http_1_0_;
   wiring.head_only = head_only_;
   wiring.headers = headers_;
-  wiring.reword = [path = path_, id = request_id_](HttpResponse& response) { word_error(path, id, response); };
+  if (anthropics_form_) {
+    wiring.reword = [id = request_id_](HttpResponse& response) { word_as_anthropic(id, response); };
+  }
   wiring.keep_alive = [this] { return keep_alive_ && !shared_->draining; };
   wiring.post = [executor = executor()](std::function<void()> task) { asio::post(executor, std::move(task)); };
   wiring.wake = [weak = weak_from_this()] {

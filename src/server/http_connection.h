@@ -135,7 +135,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool busy_ = false, timed_out_ = false, http_1_0_ = false;
   bool prepared_ = false, head_only_ = false;
   HttpHeaders headers_;  // of every answer to this request, once prepared
-  std::string path_, request_id_;  // of the same; the path is empty until it is known
+  std::string request_id_;        // of the same
+  bool anthropics_form_ = false;  // of its answer, known once its path is
 };
 
 }  // namespace tailrace

@@ -28,6 +28,7 @@ struct HttpRequest {
   std::string authorization, x_api_key, content_type, accept_encoding, x_request_id, origin, host;
   std::string fetch_site;  // Sec-Fetch-Site: where browsers say that the page is which asks
   std::string requested_method, requested_headers;  // Access-Control-Request-*
+  bool by_anthropics_client = false;                // there is an anthropic-version
   // Settled by HttpHeadRules::prepare.
   std::string request_id;             // in answers and logs
   std::shared_ptr<const ApiKey> key;  // the client's; null: none, or a wrong one

@@ -1,14 +1,16 @@
 #include <exception>
 
 #include "base/test_fault.h"
+#include "base/unix_time.h"
+#include "server/anthropic_error.h"
 #include "server/anthropic_plan.h"
 #include "server/body_budget.h"
 #include "server/http_server_impl.h"
 #include "server/openapi.h"
 #include "server/query.h"
+#include "server/random_id.h"
 #include "server/routes.h"
 #include "server/tokenize_routes.h"
-#include "server/random_id.h"
 #include "server/tracked_exchange.h"
 
 namespace tailrace {
@@ -19,6 +21,26 @@ HttpResponse json_response(const Json& json, int status = 200) {
   response.status = status;
   response.body = dump_json(json);
   return response;
+}
+
+Json openai_model(const ServedModel& served) {
+  return {{"id", served.name},
+          {"object", "model"},
+          {"created", served.created_s},
+          {"owned_by", "tailrace"},
+          {"max_model_len", served.context_length}};
+}
+
+Json anthropic_model(const ServedModel& served) {
+  return {{"type", "model"},
+          {"id", served.name},
+          {"display_name", served.name},
+          {"created_at", utc_time(served.created_s * 1000)},
+          {"max_input_tokens", served.context_length - 1},  // one of the context is the answer's
+          {"max_tokens", served.context_length - 1},
+          {"lifecycle", "active"},
+          {"deprecated_at", nullptr},
+          {"line", nullptr}};
 }
 
 }  // namespace
@@ -107,7 +129,7 @@ void HttpServer::Impl::route_get(const Exchange& exchange, const HttpRequest& re
   if (request.path == "/debug/trace") return feed.trace(exchange, request.query);
   if (request.path == "/debug/steps") return send(exchange, feed.steps(request.query));
   if (is_page_path(request.path)) return send(exchange, page_answer(page, request));
-  models(exchange, request.path);
+  models(exchange, request);
 }
 
 
@@ -162,24 +184,34 @@ void HttpServer::Impl::stored_response(Exchange exchange, HttpRequest request) {
   });
 }
 
-void HttpServer::Impl::models(const Exchange& exchange, const std::string& path) {
+void HttpServer::Impl::models(const Exchange& exchange, const HttpRequest& request) {
   const auto served = current_model();
   if (const HealthReport report = health(); !served || !report.admits) {
     return send(exchange, to_response(report.refusal));
   }
-  const Json entry = {{"id", served->name},
-                      {"object", "model"},
-                      {"created", served->created_s},
-                      {"owned_by", "tailrace"},
-                      {"max_model_len", served->context_length}};
+  const bool anthropics = in_anthropics_form(request);
+  const Json entry = anthropics ? anthropic_model(*served) : openai_model(*served);
   constexpr std::string_view kList = "/v1/models";
-  if (path == kList)
-    return send(exchange, json_response({{"object", "list"}, {"data", Json::array({entry})}}));
-  const std::string name = percent_decoded(path.substr(kList.size() + 1));
-  if (Status found = check_model_name(*served, name); !found.ok()) {
-    return send(exchange, to_response({404, found.message(), "model", "model_not_found"}));
+  if (request.path != kList) {
+    const std::string name = percent_decoded(request.path.substr(kList.size() + 1));
+    if (Status found = check_model_name(*served, name); !found.ok()) {
+      return send(exchange, to_response({404, found.message(), "model", "model_not_found"}));
+    }
+    return send(exchange, json_response(entry));
   }
-  send(exchange, json_response(entry));
+  Json data = Json::array({entry});
+  const Query asked(request.query);
+  for (const char* name : {"after_id", "before_id"}) {
+    const auto id = asked.find(name);
+    if (id && *id != served->name) {
+      const std::string what = std::string(name) + " is the id of no model here";
+      return send(exchange, to_response({400, what, name, "invalid_value"}));
+    }
+    if (id) data = Json::array();  // there is one
+  }
+  if (!anthropics) return send(exchange, json_response({{"object", "list"}, {"data", std::move(data)}}));
+  const Json id = data.empty() ? Json(nullptr) : entry["id"];
+  send(exchange, json_response({{"data", std::move(data)}, {"has_more", false}, {"first_id", id}, {"last_id", id}}));
 }
 
 void HttpServer::Impl::route_post(Exchange exchange, HttpRequest request) {

@@ -76,7 +76,7 @@ struct HttpServer::Impl {
   HealthReport ready();
   Json server_info();
   Metrics::Open open_now() const;
-  void models(const Exchange& exchange, const std::string& path);
+  void models(const Exchange& exchange, const HttpRequest& request);
   void stored_response(Exchange exchange, HttpRequest request);
   void generate(const Exchange& exchange, const ServedModel& served, const HttpRequest& request,
                 std::shared_ptr<void> guard);

@@ -14,7 +14,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/metrics", RouteKind::kProbe},
     {"GET", "/openapi.json", RouteKind::kOpen},
     {"GET", "/server_info"},
-    {"GET", "/v1/models", RouteKind::kPlain, "limit client_version beta"},  // Claude Code, Codex, Anthropic's clients
+    {"GET", "/v1/models", RouteKind::kPlain, "limit client_version beta after_id before_id"},  // Codex, Anthropic's
     {"GET", "/v1/models/{model}", RouteKind::kPlain, "beta", /*whole_rest=*/true},
     {"POST", "/v1/chat/completions", RouteKind::kGenerates},
     {"POST", "/v1/completions", RouteKind::kGenerates},

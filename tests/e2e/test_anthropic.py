@@ -50,6 +50,18 @@ BRIEFLY = {"type": "enabled", "budget_tokens": 1024}
 LONG = {"max_tokens": 1500}
 
 
+def test_models(claude):
+    listed = claude.models.list()
+    assert [(model.id, model.type, model.display_name) for model in listed] == [("model", "model", "model")]
+    assert not listed.has_more and listed.first_id == listed.last_id == "model"
+    model = claude.models.retrieve("model")
+    assert model == listed.data[0] and model.max_input_tokens > 0 and model.created_at.year >= 2025
+    assert [list(claude.models.list(after_id="model")), list(claude.beta.models.list(before_id="model"))] == [[], []]
+    with pytest.raises(anthropic.NotFoundError) as fault:
+        claude.models.retrieve("claude-nobody")
+    assert fault.value.body["error"]["type"] == "not_found_error"
+
+
 def ask(name, **more):
     return dict(model="model", max_tokens=1000, messages=[{"role": "user", "content": name}], **more)
 

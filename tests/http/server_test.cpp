@@ -76,6 +76,29 @@ TEST(Server, models_tokenize_detokenize) {
   EXPECT_EQ(Json::parse(fixture.post("/tokenize", chat_body("abc")).body)["count"], 1);
 }
 
+TEST(Server, models_in_anthropics_form_for_its_clients) {
+  ServerFixture fixture;
+  const auto get = [&](const std::string& path, const char* headers = "anthropic-version: 2023-06-01\r\n") {
+    return Json::parse(http_get(fixture.port(), path, headers).body);
+  };
+  const Json list = get("/v1/models?limit=20"), model = get("/v1/models/m");
+  EXPECT_EQ(list["data"], Json::array({model}));
+  EXPECT_EQ(list["has_more"], false);
+  EXPECT_EQ(list["first_id"], "m");
+  EXPECT_EQ(list["last_id"], "m");
+  EXPECT_EQ(model["type"], "model");
+  EXPECT_EQ(model["id"], "m");
+  EXPECT_EQ(model["max_input_tokens"], 511);
+  EXPECT_FALSE(model.contains("object"));
+  const Json beyond = get("/v1/models?after_id=m");
+  EXPECT_EQ(beyond["data"], Json::array());
+  EXPECT_EQ(beyond["first_id"], nullptr);
+  EXPECT_EQ(get("/v1/models?before_id=x")["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(get("/v1/models/other")["error"]["type"], "not_found_error");
+  EXPECT_EQ(get("/v1/models/other", "")["error"]["code"], "model_not_found");
+  EXPECT_EQ(get("/v1/models?after_id=m", "")["data"], Json::array());
+}
+
 TEST(Server, flush_cache_reaches_the_engine_and_asks_for_the_key) {
   FixtureOptions options;
   options.config.http.api_keys = {"secret"};
