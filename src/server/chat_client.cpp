@@ -141,7 +141,7 @@ int run_chat(const ChatConfig& config) {
   };
   std::optional<ChildServer> child;
   ServerAddress address;
-  if (config.url.empty()) {
+  if (config.base_url.empty()) {
     std::vector<std::string> args = config.server_args;
     if (!config.api_key.empty()) args.insert(args.end(), {"--api-key", config.api_key});
     auto started = ChildServer::start(config.model, args);
@@ -151,13 +151,17 @@ int run_chat(const ChatConfig& config) {
     if (isatty(1) != 0) std::fprintf(stderr, "loading %s ...\n", config.model.c_str());
     if (Status ready = child->wait_ready([] { return g_interrupted.load(); }); !ready.ok()) return complain(ready, 1);
   } else {
-    auto found = parse_url(config.url).and_then([](const Url& url) { return address_of(url, ServerAddress().port); });
-    if (!found)
-      return complain(Status(found.error().code(), "--url " + config.url + ": " + found.error().message()), 2);
+    auto found = parse_url(config.base_url).and_then([](const Url& url) {
+      return address_of(url, ServerAddress().port);
+    });
+    if (!found) {
+      const std::string what = "--base-url " + config.base_url + ": " + found.error().message();
+      return complain(Status(found.error().code(), what), 2);
+    }
     address = std::move(*found);
   }
   address.api_key = config.api_key;
-  std::string model = config.url.empty() ? "" : config.model;
+  std::string model = config.base_url.empty() ? "" : config.model;
   if (model.empty()) {
     const auto models = list_models(address, [] { return g_interrupted.load(); });
     if (!models) return complain(models.error(), 1);

@@ -20,8 +20,8 @@ constexpr const char* kUsage =
     "tailrace: an LLM inference server with an OpenAI-compatible API\n"
     "\n"
     "  tailrace serve   --model PATH   serve a Hugging Face directory or a .gguf file\n"
-    "  tailrace chat    --model PATH   talk to a model in the terminal (starts a server), or --url http://host:port\n"
-    "  tailrace launch  codex|claude|opencode   the configuration that points a coding agent at a running server\n"
+    "  tailrace chat    --model PATH   talk to a model in the terminal (starts a server), or --base-url URL\n"
+    "  tailrace launch  claude|codex|opencode   the configuration that points a coding agent at a running server\n"
     "  tailrace inspect --model PATH   architecture, tensors, memory ledger and fast paths, without loading weights\n"
     "  tailrace tune                   measure the tuning table of this machine's GPU\n"
     "  tailrace bench decode --model PATH   decode speed at given contexts, beside what a step's bytes allow\n"
@@ -258,8 +258,8 @@ Expected<CommandLine> parse_chat(std::vector<std::string> args) {
     config.server_args.assign(dashes + 1, args.end());
     args.erase(dashes, args.end());
   }
-  app.add_option("--url", config.url, "server to attach to")->option_text("http://HOST:PORT");
-  app.add_option("--model,--model-path", config.model, "model to start a server for; with --url: name to ask for")
+  app.add_option("--base-url", config.base_url, "server to attach to")->option_text("http://HOST:PORT");
+  app.add_option("--model,--model-path", config.model, "model to start a server for; with --base-url: name to ask for")
       ->option_text("PATH");
   app.add_option("--api-key", config.api_key, "sent as `Authorization: Bearer KEY`")->option_text("KEY");
   app.add_option("--system", config.system_prompt, "system message")->option_text("TEXT");
@@ -270,13 +270,15 @@ Expected<CommandLine> parse_chat(std::vector<std::string> args) {
   auto help = run_parser(app, args);
   if (!help) return fail(help.error());
   if (help->has_value()) return CommandLine(PrintAndExit{**help});
-  if (config.url.empty() && config.model.empty()) {
-    return fail(StatusCode::kInvalidArgument, "chat needs --model PATH to start a server, or --url http://host:port");
+  if (config.base_url.empty() && config.model.empty()) {
+    return fail(StatusCode::kInvalidArgument,
+                "chat needs --model PATH to start a server, or --base-url http://host:port");
   }
-  if (!config.url.empty() && !config.server_args.empty()) {
-    return fail(StatusCode::kInvalidArgument, "options after -- are for a server that chat starts; --url attaches to one");
+  if (!config.base_url.empty() && !config.server_args.empty()) {
+    return fail(StatusCode::kInvalidArgument,
+                "options after -- are for a server that chat starts; --base-url attaches to one");
   }
-  if (config.url.empty()) {
+  if (config.base_url.empty()) {
     if (Status status = check_model_path(config.model); !status.ok()) return fail(status);
   }
   return CommandLine(std::move(config));
@@ -329,12 +331,10 @@ Expected<CommandLine> parse_launch(const std::vector<std::string>& args) {
       "tailrace launch");
   LaunchConfig config;
   int32_t port = 0;
-  const std::map<std::string, AgentKind> agents = {
-      {"codex", AgentKind::kCodex}, {"claude", AgentKind::kClaude}, {"opencode", AgentKind::kOpencode}};
-  app.add_option("agent", config.agent, "codex, claude or opencode")
-      ->required()
-      ->transform(CLI::CheckedTransformer(agents))
-      ->option_text("codex|claude|opencode");
+  add_choice(app, "agent", config.agent,
+             {{"codex", AgentKind::kCodex}, {"claude", AgentKind::kClaude}, {"opencode", AgentKind::kOpencode}},
+             "the agent to point here")
+      ->required();
   auto* url = app.add_option("--base-url", config.base_url, "the server (default http://127.0.0.1:8000)")
                   ->option_text("http://HOST:PORT");
   app.add_option("--port", port, "the server's port on this machine")

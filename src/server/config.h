@@ -92,7 +92,7 @@ struct ServeConfig {
 };
 
 struct ChatConfig {
-  std::string url;                   // server to attach to, http://host:port; empty: start one for `model`
+  std::string base_url;              // server to attach to, http://host:port; empty: start one for `model`
   std::string model;                 // path: starts a server; with url: name sent in requests ("" asks /v1/models)
   std::string api_key;
   std::string system_prompt;

@@ -258,8 +258,10 @@ TEST(Config, other_commands) {
   EXPECT_EQ(std::get<InspectConfig>(*parse({"inspect", "--model", paths.model})).serve.model.path, paths.model);
   const auto chat = std::get<ChatConfig>(*parse({"chat", "--model", paths.model, "--", "--threads", "2"}));
   EXPECT_EQ(chat.server_args, (std::vector<std::string>{"--threads", "2"}));
+  EXPECT_EQ(std::get<ChatConfig>(*parse({"chat", "--base-url", "http://x:1"})).base_url, "http://x:1");
+  EXPECT_FALSE(parse({"chat", "--url", "http://x:1"}).has_value());
   EXPECT_FALSE(parse({"chat"}).has_value());
-  EXPECT_FALSE(parse({"chat", "--url", "http://x:1", "--", "--threads", "2"}).has_value());
+  EXPECT_FALSE(parse({"chat", "--base-url", "http://x:1", "--", "--threads", "2"}).has_value());
   EXPECT_FALSE(parse({}).has_value());
   EXPECT_FALSE(parse({"frobnicate"}).has_value());
 }
@@ -278,7 +280,8 @@ TEST(Config, launch_takes_an_address_that_agents_can_use) {
            {"codex", "--base-url", "http://h:1/v1"}, {"codex", "--base-url", "http://h:99999"},
            {"codex", "--base-url", "http://h", "--port", "1"}, {"codex", "--port", "0"}, {"codex", "--api-key", "a b"},
            {"codex", "--api-key", "a\n"}, {"codex", "--model", "\xff"}, {"codex", "--profile", "../x"},
-           {"claude", "--profile", "x"}, {"codex", "--profile", "x", "--file", "y"}, {"emacs"}, {}}) {
+           {"claude", "--profile", "x"}, {"codex", "--profile", "x", "--file", "y"}, {"codex", "--url", "http://h"},
+           {"emacs"}, {"0"}, {}}) {
     EXPECT_EQ(launched(args).rfind("fault: ", 0), 0u) << testing::PrintToString(args);
   }
 }
