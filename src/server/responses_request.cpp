@@ -256,11 +256,13 @@ void refuse_features(FieldReader& fields) {
 void read_input(FieldReader& fields, ResponsesRequest& out) {
   const Json* input = fields.get("input");
   if (!fields.ok()) return;
-  if (input == nullptr || *input == Json::array()) return fields.set_error("input", "is required");
-  if (!input->is_string() && !input->is_array()) {
+  if (input != nullptr && !input->is_string() && !input->is_array()) {
     return fields.set_error("input", std::string("must be a string or an array of items, not ") + json_kind(*input));
   }
-  out.input = *input;
+  out.input = input == nullptr || *input == "" ? Json::array() : *input;
+  if (out.input.empty() && out.previous_id.empty()) {
+    return fields.set_error("input", "is required where no previous_response_id is gone on from");
+  }
 }
 
 // What makes the prompt.

@@ -77,6 +77,18 @@ TEST(ResponsesStore, input_tokens_are_counted_as_they_are_prompted) {
   EXPECT_EQ(http_get(fixture.port(), "/v1/responses/input_tokens").status, 404) << "an answer of that id";
 }
 
+TEST(ResponsesStore, a_request_that_goes_on_from_an_answer_needs_no_input_of_its_own) {
+  ServerFixture fixture(agent());
+  const Json first = post(fixture, body("done"));
+  for (const Json& nothing : {Json(), Json(""), Json::array()}) {
+    const Json next = post(fixture, {{"previous_response_id", first["id"]}, {"input", nothing}});
+    EXPECT_EQ(next["status"], "completed") << next;
+    const std::string path = "/v1/responses/" + next["id"].get<std::string>() + "/input_items";
+    const Json items = Json::parse(http_get(fixture.port(), path).body)["data"];
+    EXPECT_EQ(items.size(), 1 + first["output"].size());
+  }
+}
+
 TEST(ResponsesStore, streamed_answers_are_stored_too) {
   ServerFixture fixture(agent());
   const auto events = sse_data(fixture.post("/v1/responses", body("done", {{"stream", true}})).body);

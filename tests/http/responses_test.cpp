@@ -324,7 +324,9 @@ TEST(Responses, what_cannot_be_done_is_refused_by_name) {
   const Json tools_of_two = Json::array({tool("run"), tool("stop")});
   EXPECT_EQ(refused(fixture, ask("think", {{"tools", tools_of_two}, {"tool_choice", allowed}})), "tool_choice.tools[0].name");
   EXPECT_EQ(refused(fixture, ask("think", {{"model", "other"}}), 404), "model");
-  EXPECT_EQ(refused(fixture, {{"instructions", "x"}}), "input");
+  for (const Json& nothing : {Json(), Json(""), Json::array()}) {
+    EXPECT_EQ(refused(fixture, {{"instructions", "x"}, {"input", nothing}}), "input");
+  }
   EXPECT_EQ(refused(fixture, ask(std::string(600, 'x'))), "input");
 }
 
