@@ -92,9 +92,13 @@ std::optional<HttpResponse> PageGuard::refuse(const HttpRequest& head) const {
   if (only_reads || no_page || is_own_origin(lower(head.origin), lower(head.host)) || cors_.allows(head.origin)) {
     return std::nullopt;
   }
-  const std::string pages = head.origin.empty() ? "another origin" : dump_json(head.origin.substr(0, kShownBytes));
-  return forbidden("Pages of " + pages + " may not use this server, which asks for no API key: start it with "
-                   "--cors-allow-origin and that origin, or with --api-key.", "origin_not_allowed");
+  const std::string origin = dump_json(head.origin.substr(0, kShownBytes));
+  const std::string pages = head.origin.empty()     ? "Pages of another origin"
+                            : head.origin == "null" ? "Pages without an origin (files, sandboxed frames)"
+                                                    : "Pages of " + origin;
+  const std::string value = head.origin.empty() ? " and that origin" : head.origin == "null" ? " null" : " " + origin;
+  return forbidden(pages + " may not use this server, which asks for no API key: start it with --cors-allow-origin" +
+                   value + ", or with --api-key.", "origin_not_allowed");
 }
 
 }  // namespace tailrace

@@ -205,8 +205,9 @@ TEST(Access, without_keys_a_page_of_another_origin_changes_and_computes_nothing)
   const Json error = Json::parse(reply.body)["error"];
   EXPECT_EQ(error["type"], "permission_error");
   EXPECT_EQ(error["code"], "origin_not_allowed");
-  EXPECT_NE(error["message"].get<std::string>().find("--cors-allow-origin"), std::string::npos);
-  EXPECT_NE(error["message"].get<std::string>().find("http://evil"), std::string::npos);
+  EXPECT_NE(error["message"].get<std::string>().find("--cors-allow-origin \"http://evil\""), std::string::npos);
+  reply = http_post(fixture.port(), "/abort", "{}", "Origin: null\r\n");
+  EXPECT_NE(reply.body.find("--cors-allow-origin null"), std::string::npos) << reply.body;
 }
 
 // A trace keeps everybody else from one. An image's address is asked for without an Origin.
@@ -243,6 +244,10 @@ TEST(Access, pages_without_a_host_may_be_allowed) {
   EXPECT_EQ(status_of("file://"), 200);
   EXPECT_EQ(status_of("app://obsidian.md"), 200);
   EXPECT_EQ(status_of("null"), 403);
+  options.config.http.cors_origins = {"null"};
+  ServerFixture open(options);
+  EXPECT_EQ(http_post(open.port(), "/flush_cache", "{}", "Origin: null\r\n").status, 200);
+  EXPECT_EQ(http_post(open.port(), "/flush_cache", "{}", "Origin: file://\r\n").status, 403);
 }
 
 TEST(Access, pages_of_other_origins_that_hold_a_key_may_ask) {
