@@ -278,7 +278,10 @@ TEST(Messages, low_effort_bounds_thinking) {
   EXPECT_EQ(thought("max", nullptr), 5000);
   EXPECT_EQ(thought("medium", {{"type", "enabled"}, {"budget_tokens", 2000}}), 2001);
   EXPECT_EQ(thought("low", {{"type", "enabled"}, {"budget_tokens", 2000}}), 1025);
-  EXPECT_EQ(ask_both(plain, messages_body("abc", {{"output_config", {{"effort", "low"}}}}))["stop_reason"], "end_turn");
+  for (const char* effort : {"low", "medium", "high", "xhigh", "max"}) {  // as Claude Code sends it
+    Json body = messages_body("abc", {{"output_config", {{"effort", effort}}}, {"thinking", {{"type", "adaptive"}}}});
+    EXPECT_EQ(ask_both(plain, body)["stop_reason"], "end_turn") << effort;
+  }
 }
 
 TEST(Messages, thinking_that_the_model_cannot_do_is_refused) {
