@@ -144,7 +144,7 @@ ModelReport make_report(const Described& d, const Backend& backend, MemoryPlan m
   return {.config = d.config,
           .memory = std::move(memory),
           .bytes_by_format = d.loader->bytes_by_format(),
-          .decisions = backend.decisions(),
+          .decisions = backend.decisions(d.model.blocks),
           .unused_tensors = d.unused,
           .load = {}};
 }
@@ -200,7 +200,7 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   if (!runner) return fail(runner.error());
   host->runner_ = std::move(*runner);
   host->cost_ = setup.measure_cost ? measure_cost_model(*host->runner_, plan->step.vocab) : setup.cost;
-  host->report_.decisions = host->backend_->decisions();
+  host->report_.decisions = host->backend_->decisions(host->model_.blocks);
   host->masks_ = std::make_unique<MaskWorkers>(host->runner_->mask_table(), mask_threads(setup), status,
                                                [&queue] { queue.wake(); });
   SchedulerConfig scheduling = scheduler_config(setup, *plan, host->cost_);

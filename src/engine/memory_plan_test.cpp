@@ -19,7 +19,7 @@ class NoBackend : public HostBackend {
     return size_t{1024} * limits.max_step_tokens;
   }
   Status prepare(const BlockList&, const StepLimits&, void*) override { return Status(); }
-  std::vector<std::string> decisions() const override { return {}; }
+  std::vector<std::string> decisions(const BlockList&) const override { return {}; }
   const float* last_logits() const override { return nullptr; }
   void forward(Stream&, const Batch&) override {}
 };

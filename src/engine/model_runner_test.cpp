@@ -19,7 +19,7 @@ class WatchingBackend : public HostBackend {
   Status pack(const TensorView&, void*) const override { return Status(); }
   Expected<size_t> scratch_bytes(const BlockList&, const StepLimits&) const override { return size_t{64}; }
   Status prepare(const BlockList&, const StepLimits&, void*) override { return Status(); }
-  std::vector<std::string> decisions() const override { return {}; }
+  std::vector<std::string> decisions(const BlockList&) const override { return {}; }
   const float* last_logits() const override { return nullptr; }
 
   void forward(Stream& stream, const Batch& batch) override {

@@ -93,8 +93,8 @@ class Backend {
   virtual Expected<size_t> scratch_bytes(const BlockList& blocks, const StepLimits& limits) const = 0;
   // Called once, before the first forward. `blocks` and `scratch` outlive the backend's use.
   virtual Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) = 0;
-  // One line per block kind: which implementation serves it and why (printed at boot and by inspect).
-  virtual std::vector<std::string> decisions() const = 0;
+  // One line per kind of the model's `blocks`: which implementation serves it and why (printed at boot and by inspect).
+  virtual std::vector<std::string> decisions(const BlockList& blocks) const = 0;
 
   // Called once, after prepare: the addresses that every launch uses. A backend that captures graphs does so here.
   virtual Status bind(const StepBinding& binding, Stream& stream) = 0;

@@ -3,6 +3,7 @@
 // small readable ops; backends fuse them their own way.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <variant>
@@ -98,5 +99,11 @@ struct HeadBlock {
 using LayerBlock = std::variant<EmbedBlock, AttnInBlock, AttentionBlock, AttnOutBlock, GatedDeltaBlock, MlpBlock,
                                 MoeBlock, HeadBlock>;
 using BlockList = std::vector<LayerBlock>;
+
+template <typename Block>
+bool has_block(const BlockList& blocks) {
+  const auto is = [](const LayerBlock& block) { return std::holds_alternative<Block>(block); };
+  return std::any_of(blocks.begin(), blocks.end(), is);
+}
 
 }  // namespace tailrace

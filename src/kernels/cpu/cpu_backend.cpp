@@ -43,7 +43,7 @@ class CpuBackend : public HostBackend {
     return {};
   }
 
-  std::vector<std::string> decisions() const override {
+  std::vector<std::string> decisions(const BlockList& blocks) const override {
     const std::string linear = std::string("fused, ") + cpu::isa_name() + " on stored weights";
     const std::string vectors = cpu::attention_kernels().name;
     const std::string decode =
@@ -52,15 +52,24 @@ class CpuBackend : public HostBackend {
             ? "own kernel, " + std::to_string(options_.kv_splits) + " splits (fixed)"
             : "own kernel, splits from the effective length, the KV heads and " + std::to_string(pool_.size()) + " threads";
     const std::string widened = options_.kv_format == Format::kF8E4M3 ? ", each widened from FP8 to BF16" : "";
-    return {"attn_in: " + linear + " (norm, q|k|v, head norms, rope, KV write)",
-            "attention extend: " + vectors + " tiles of queries by chunks of keys" + widened,
-            "attention decode: " + vectors + ", " + decode + (widened.empty() ? "" : "; chunks of keys" + widened),
-            "attn_out: " + linear + " (product, post norm, residual)",
-            "gated_delta: " + linear + "; " + vectors + ", decode rows one token at a time, extend rows " +
-                std::to_string(cpu::kDeltaChunk) + " at a time",
-            "mlp: " + linear + " (gate and up with activation, down, residual)",
-            "moe: " + linear + " (router; chosen experts only, rows by expert: gate, up, activation, down, sum)",
-            "head_sample: " + linear + " on sampling rows, rows sampled in parallel"};
+    std::vector<std::string> out;
+    const auto say = [&](bool has, std::string line) {
+      if (has) out.push_back(std::move(line));
+    };
+    const bool attends = has_block<AttentionBlock>(blocks);
+    say(has_block<AttnInBlock>(blocks), "attn_in: " + linear + " (norm, q|k|v, head norms, rope, KV write)");
+    say(attends, "attention extend: " + vectors + " tiles of queries by chunks of keys" + widened);
+    say(attends,
+        "attention decode: " + vectors + ", " + decode + (widened.empty() ? "" : "; chunks of keys" + widened));
+    say(has_block<AttnOutBlock>(blocks), "attn_out: " + linear + " (product, post norm, residual)");
+    say(has_block<GatedDeltaBlock>(blocks), "gated_delta: " + linear + "; " + vectors +
+                                                ", decode rows one token at a time, extend rows " +
+                                                std::to_string(cpu::kDeltaChunk) + " at a time");
+    say(has_block<MlpBlock>(blocks), "mlp: " + linear + " (gate and up with activation, down, residual)");
+    say(has_block<MoeBlock>(blocks),
+        "moe: " + linear + " (router; chosen experts only, rows by expert: gate, up, activation, down, sum)");
+    say(has_block<HeadBlock>(blocks), "head_sample: " + linear + " on sampling rows, rows sampled in parallel");
+    return out;
   }
 
   void forward(Stream& stream, const Batch& batch) override {

@@ -395,7 +395,20 @@ TEST(CpuBackend, refuses_what_it_cannot_compute) {
   moe.experts_post_norm.weight = weight;
   blocks = {moe};
   EXPECT_NE(backend->prepare(blocks, {1, 1, 16, 10}, nullptr).message().find("no norms of its own"), std::string::npos);
-  EXPECT_EQ(backend->decisions().size(), 8u);
+}
+
+TEST(CpuBackend, decisions_are_of_the_kinds_of_blocks_that_the_model_has) {
+  const auto backend = cpu_backend();
+  const auto kinds = [&](const TinyConfig& config) {
+    std::string out;
+    for (const std::string& line : backend->decisions(TinyModel(config, *backend, 1).blocks)) {
+      out += line.substr(0, line.find(':')) + " ";
+    }
+    return out;
+  };
+  EXPECT_EQ(kinds({}), "attn_in attention extend attention decode attn_out mlp head_sample ");
+  EXPECT_EQ(kinds({.layers = 2, .experts = 5, .recurrent = 1}),
+            "attn_in attention extend attention decode attn_out gated_delta moe head_sample ");
 }
 
 TEST(CpuBackend, scratch_does_not_grow_with_the_context) {

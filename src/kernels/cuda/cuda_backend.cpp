@@ -30,10 +30,13 @@ Expected<size_t> router_bytes(const TensorView& tensor) {
 
 constexpr size_t kMostKeptBytes = 64 << 20;  // of a thread that packs
 
-std::string experts_decision(const CudaShape& shape) {
-  if (shape.widths.experts == 0) return "experts: none";
+std::string experts_decision(const BlockList& blocks) {
+  const bool shared_last = std::ranges::any_of(blocks, [](const LayerBlock& block) {
+    const auto* moe = std::get_if<MoeBlock>(&block);
+    return moe != nullptr && moe->shared_last();
+  });
   const std::string few = std::string("experts: routed on the device") +
-                          (shape.has_shared_last ? ", the shared one the last of them" : "") +
+                          (shared_last ? ", the shared one the last of them" : "") +
                           "; as stored, each read once a step, ";
   if (!has_hopper_code()) return few + "portable kernels";
   return few + "steps of up to " + std::to_string(kMostFewExpertTokens) + " tokens streamed, more grouped on wgmma";
@@ -124,7 +127,7 @@ class CudaBackend : public Backend {
   }
   Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) override;
   Status bind(const StepBinding& binding, Stream& stream) override;
-  std::vector<std::string> decisions() const override;
+  std::vector<std::string> decisions(const BlockList& blocks) const override;
   StepEvents run_step(Stream& stream, const StepLaunch& step) override;
   ExpertCounts expert_counts(int32_t rows) const override;
   const float* last_logits() const override;
@@ -280,7 +283,7 @@ void CudaBackend::queue_step(const StepShape& step, cudaStream_t stream) {
   CUDA_CHECK(end_step(scratch_->state, stamps_, stream));
 }
 
-std::vector<std::string> CudaBackend::decisions() const {
+std::vector<std::string> CudaBackend::decisions(const BlockList& blocks) const {
   std::string sizes;
   for (const Graph& graph : graphs_) sizes += (sizes.empty() ? "" : ", ") + std::to_string(graph.rows);
   if (graphs_.empty() && options_.max_graph_rows > 0) sizes = "up to " + std::to_string(options_.max_graph_rows);  // not yet bound
@@ -290,18 +293,25 @@ std::vector<std::string> CudaBackend::decisions() const {
   const std::string mixed = options_.fold_decode ? "decode rows of mixed steps too (mixed fold)"
                                                  : "beside the decode kernel in mixed steps" + in_turn(shape_);
   const std::string portable = shape_.portable_for.empty() ? "" : "; as Hopper's kernels have none for " + shape_.portable_for;
-  return {"projections of up to " + most(WeightForm::kBf16) + " tokens (quantised " + most(WeightForm::kFp8) +
-              "): own kernels on stored weights, norms by factor, epilogues fused",
-          "projections of more tokens: cuBLASLt, bf16 matrices in bf16, others in f16; quantised matrices are widened "
-          "into scratch, one at a time",
-          experts_decision(shape_),
-          std::string("linear attention: ") +
-              (shape_.widths.delta_heads == 0 ? "none" : "decode rows recurrent, one kernel; chunks of 64 tokens beside them in closed form"),
-          std::string("attention decode: ") + shape_.attention->decode + ", " + splits + portable,
-          std::string("attention extend: ") + shape_.attention->extend + "; " + mixed,
-          "attention tuning: " + (shape_.attention->tuned ? options_.tuning.source
-                                                   : std::string("built-in defaults, which these kernels have alone")),
-          "decode steps: captured graphs of " + (sizes.empty() ? "no size" : sizes + " rows")};
+  std::vector<std::string> out = {
+      "projections of up to " + most(WeightForm::kBf16) + " tokens (quantised " + most(WeightForm::kFp8) +
+          "): own kernels on stored weights, norms by factor, epilogues fused",
+      "projections of more tokens: cuBLASLt, bf16 matrices in bf16, others in f16; quantised matrices are widened "
+      "into scratch, one at a time"};
+  if (has_block<MoeBlock>(blocks)) out.push_back(experts_decision(blocks));
+  if (has_block<GatedDeltaBlock>(blocks)) {
+    out.push_back(
+        "linear attention: decode rows recurrent, one kernel; chunks of 64 tokens beside them in closed form");
+  }
+  if (has_block<AttentionBlock>(blocks)) {
+    out.push_back(std::string("attention decode: ") + shape_.attention->decode + ", " + splits + portable);
+    out.push_back(std::string("attention extend: ") + shape_.attention->extend + "; " + mixed);
+    out.push_back("attention tuning: " + (shape_.attention->tuned
+                                              ? options_.tuning.source
+                                              : std::string("built-in defaults, which these kernels have alone")));
+  }
+  out.push_back("decode steps: captured graphs of " + (sizes.empty() ? "no size" : sizes + " rows"));
+  return out;
 }
 
 const float* CudaBackend::last_logits() const {

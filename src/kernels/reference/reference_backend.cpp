@@ -108,7 +108,7 @@ class ReferenceBackend : public HostBackend {
     return {};
   }
 
-  std::vector<std::string> decisions() const override {
+  std::vector<std::string> decisions(const BlockList&) const override {
     return {"all blocks: reference composition of small operations in fp32 and double"};
   }
 
