@@ -44,10 +44,10 @@ double StepBytes::distinct_experts(const Mixture& mixture, double rows) {
          (1 - std::pow(1 - static_cast<double>(mixture.top_k) / mixture.experts, rows));
 }
 
-double StepBytes::step(double rows, double context) const {
+double StepBytes::step(double rows, double context, std::optional<double> distinct) const {
   double total = static_cast<double>(weights);
   for (const Mixture& mixture : mixtures)
-    total += distinct_experts(mixture, rows) * static_cast<double>(mixture.expert_bytes);
+    total += distinct.value_or(distinct_experts(mixture, rows)) * static_cast<double>(mixture.expert_bytes);
   for (const Kv& group : kv) {
     total += rows * static_cast<double>(group.token_bytes) *
              (group.window > 0 ? std::min<double>(context, group.window) : context);

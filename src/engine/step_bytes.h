@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "model/model.h"
@@ -26,8 +27,9 @@ struct StepBytes {
 
   // Experts of a layer that `rows` tokens take, each top_k at random: E (1 - (1 - top_k / E)^rows).
   static double distinct_experts(const Mixture& mixture, double rows);
-  // Of a step of `rows` rows with `context` tokens each.
-  double step(double rows, double context) const;
+  // Of a step of `rows` rows with `context` tokens each, whose mixtures read `distinct` experts each, as counted;
+  // without, distinct_experts.
+  double step(double rows, double context, std::optional<double> distinct = {}) const;
 };
 
 StepBytes step_bytes(const Model& model);

@@ -35,6 +35,7 @@ TEST(StepBytes, counts_what_a_step_reads) {
   const double states = 2 * 4.0 * (16 + 3 * 12);
   EXPECT_DOUBLE_EQ(bytes.step(1, 4), bytes.weights + 2 * 3456 + 4 * (4 * 32 + 8 * 32) + states);
   EXPECT_DOUBLE_EQ(bytes.step(2, 100), bytes.weights + 3.5 * 3456 + 2 * (100 * 4 * 32 + 8 * 8 * 32) + 2 * states);
+  EXPECT_DOUBLE_EQ(bytes.step(2, 100, 3), bytes.step(2, 100) - 0.5 * 3456);  // as counted
 
   // FP8 halves those of KV.
   Model halved = model;
@@ -48,6 +49,9 @@ TEST(StepBytes, counts_what_a_step_reads) {
       for (const StepOp& op : step_ops(*of, rows, 100)) total += op.bytes;
       EXPECT_DOUBLE_EQ(total, step_bytes(*of).step(rows, 100));
     }
+    double counted = 0;
+    for (const StepOp& op : step_ops(*of, 2, 100, 3)) counted += op.bytes;
+    EXPECT_DOUBLE_EQ(counted, step_bytes(*of).step(2, 100, 3));
   }
   EXPECT_EQ(step_ops(model, 1, 4).size(), 1u + 3 + 4 + 3 + 1);
 

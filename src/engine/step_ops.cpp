@@ -11,7 +11,8 @@ using Kind = StepOp::Kind;
 
 class Ops {
  public:
-  Ops(const Model& model, double rows, double context) : model_(model), rows_(rows), context_(context) {}
+  Ops(const Model& model, double rows, double context, std::optional<double> distinct)
+      : model_(model), rows_(rows), context_(context), distinct_(distinct) {}
 
   void add(const EmbedBlock&) {}
   void add(const AttnInBlock& b) {
@@ -44,7 +45,7 @@ class Ops {
     }
     ops_.push_back({"experts: route", Kind::kRoute, weight_bytes(b.router) + weight_bytes(b.dense.share)});
     const StepBytes::Mixture mixture{.experts = static_cast<int32_t>(b.router.rows), .top_k = b.top_k};
-    const double taken = StepBytes::distinct_experts(mixture, rows_) + (b.shared_last() ? 1 : 0);
+    const double taken = distinct_.value_or(StepBytes::distinct_experts(mixture, rows_)) + (b.shared_last() ? 1 : 0);
     ops_.push_back({"experts: gate|up", Kind::kExperts, taken * (weight_bytes(b.gate.first) + weight_bytes(b.up.first))});
     ops_.push_back({"experts: down", Kind::kExperts, taken * weight_bytes(b.down.first)});
   }
@@ -66,13 +67,14 @@ class Ops {
 
   const Model& model_;
   const double rows_, context_;
+  const std::optional<double> distinct_;
   std::vector<StepOp> ops_;
 };
 
 }  // namespace
 
-std::vector<StepOp> step_ops(const Model& model, double rows, double context) {
-  Ops ops(model, rows, context);
+std::vector<StepOp> step_ops(const Model& model, double rows, double context, std::optional<double> distinct) {
+  Ops ops(model, rows, context, distinct);
   for (const LayerBlock& block : model.blocks) std::visit([&](const auto& b) { ops.add(b); }, block);
   return ops.take();
 }

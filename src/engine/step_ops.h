@@ -1,6 +1,7 @@
 // StepOp: what a decode step consists of, op by op, with the bytes that each has to read and write.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ struct StepOp {
 };
 
 // In the order in which backends queue them; a mixture's dense branch comes before its experts. Their bytes are those of
-// StepBytes::step(rows, context).
-std::vector<StepOp> step_ops(const Model& model, double rows, double context);
+// StepBytes::step(rows, context, distinct).
+std::vector<StepOp> step_ops(const Model& model, double rows, double context, std::optional<double> distinct = {});
 
 }  // namespace tailrace

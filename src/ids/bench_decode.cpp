@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "device/cuda_plugin.h"
 #include "engine/step_bytes.h"
@@ -21,7 +22,7 @@ constexpr size_t kLoggedSteps = 1 << 16;
 
 struct Line {
   double step_us = 0, first_s = 0, prefill = 0;
-  double distinct = 0;  // experts of a layer and step; 0: not counted
+  std::optional<double> distinct;  // experts of a layer and step, as counted
 };
 
 // Steps that decode `rows` rows and nothing else, from the end of one to the end of the next.
@@ -68,7 +69,7 @@ Expected<Line> measure(const DecodeBench& bench, EngineClient& client, StepLog& 
 
 void print_line(const DecodeBench& bench, const EngineHost& host, const StepBytes& bytes,
                 double ceiling, int32_t rows, int32_t context, const Line& line) {
-  const double step = bytes.step(rows, context - bench.steps / 2.0),
+  const double step = bytes.step(rows, context - bench.steps / 2.0, line.distinct),
                gbs = step / line.step_us / 1e3;
   std::printf("| %d | %d | %.3f | %.0f | %.2f | %.0f |", context, rows, line.step_us / 1e3,
               rows * 1e6 / line.step_us, step / 1e9, gbs);
@@ -81,9 +82,9 @@ void print_line(const DecodeBench& bench, const EngineHost& host, const StepByte
   if (bytes.mixtures.empty()) {
     std::printf(" - |");
   } else {
-    std::printf(" %.1f", StepBytes::distinct_experts(bytes.mixtures[0], rows));
-    if (line.distinct > 0) std::printf(", counted %.1f", line.distinct);
-    std::printf(" of %d |", bytes.mixtures[0].experts);
+    const double expected = StepBytes::distinct_experts(bytes.mixtures[0], rows);
+    std::printf(" %.1f%s (%.1f) of %d |", line.distinct.value_or(expected), line.distinct ? "" : " not counted",
+                expected, bytes.mixtures[0].experts);
   }
   std::printf(" %.2f | %.0f |\n", line.first_s, line.prefill);
   std::fflush(stdout);
@@ -126,7 +127,7 @@ Status run_bench_decode(const DecodeBench& bench) {
   StepLog log(kLoggedSteps);
   setup.engine.log = &log;
   setup.engine.max_mixed_ratio = 1e9;  // prompts before decoding: the rows are to decode together
-  setup.backend_options.count_experts = bench.per_op;
+  setup.backend_options.count_experts = true;
   auto described = inspect_model(setup);
   if (!described) return described.error();
   const int32_t most = described->config.context;
@@ -155,7 +156,7 @@ Status run_bench_decode(const DecodeBench& bench) {
   if (ceiling > 0) std::printf("a large read now: %.0f GB/s\n", ceiling);
   std::printf(
       "\n| context | rows | ms/token | tok/s | GB/step | GB/s | of a read | us/layer over its "
-      "bytes | experts expected | to "
+      "bytes | distinct experts a layer and step (at random) | to "
       "the last first token, s | prefill tok/s |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   int not_measured = 0;
   for (const int32_t rows : bench.rows) {
@@ -173,8 +174,8 @@ Status run_bench_decode(const DecodeBench& bench) {
       }
       print_line(bench, host, bytes, ceiling, rows, context, *line);
       if (*trace == nullptr) continue;
-      times.emplace_back(std::to_string(rows) + " rows at " + std::to_string(context),
-                         per_op((*trace)->end(), step_ops(host.model(), rows, context - bench.steps / 2.0)));
+      const auto ops = step_ops(host.model(), rows, context - bench.steps / 2.0, line->distinct);
+      times.emplace_back(std::to_string(rows) + " rows at " + std::to_string(context), per_op((*trace)->end(), ops));
     }
   }
   for (const auto& [title, ops] : times) {

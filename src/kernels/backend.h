@@ -33,7 +33,7 @@ struct BackendOptions {
   int max_graph_rows = 0;   // CUDA: decode steps of up to this many rows run as captured graphs (--cuda-graph-max-bs)
   TuningTable tuning;       // CUDA: of the GPU
   Format kv_format = Format::kBF16;  // of every KV group: kBF16 or kF8E4M3 (--kv-cache-dtype)
-  bool count_experts = false;  // CUDA: see Backend::expert_counts
+  bool count_experts = false;  // see Backend::expert_counts
 };
 
 // What stays the same from launch to launch.
@@ -105,7 +105,7 @@ class Backend {
   virtual StepEvents run_step(Stream& stream, const StepLaunch& step) = 0;
 
   // Of all steps so far that decoded `rows` rows and nothing else, as the device routed them; zeros without
-  // BackendOptions::count_experts, and where a backend does not count. While nothing runs.
+  // BackendOptions::count_experts and of more rows than a backend counts. While nothing runs.
   virtual ExpertCounts expert_counts(int32_t rows) const { return {}; }
   // Logits of the last step's sampling rows in row order [num_rows, vocab] fp32, once it is done (tests, evaluation).
   virtual const float* last_logits() const = 0;
@@ -121,9 +121,17 @@ class HostBackend : public Backend {
   StepEvents run_step(Stream& stream, const StepLaunch& step) override;
   // Queues blocks and sampling of `batch`, whose rows lie in memory. `batch` is copied.
   virtual void forward(Stream& stream, const Batch& batch) = 0;
+  ExpertCounts expert_counts(int32_t rows) const override;
+
+ protected:
+  // When preparing, where BackendOptions::count_experts asks for it.
+  void count_experts(int32_t max_rows) { counts_.resize(static_cast<size_t>(max_rows) + 1); }
+  // What the mixtures of the step add to, or null: not counted. In stream order.
+  ExpertCounts* expert_counter(const Batch& batch);
 
  private:
   StepBinding binding_{};
+  std::vector<ExpertCounts> counts_;  // by rows of decode steps
 };
 
 // The fused CPU kernels (AVX-512 VNNI, AVX2 or portable, chosen at run time), and the reference composition of small ops.

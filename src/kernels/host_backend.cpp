@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/test_fault.h"
 #include "kernels/backend.h"
 
@@ -26,6 +28,17 @@ StepEvents HostBackend::run_step(Stream& stream, const StepLaunch& step) {
   forward(stream, batch);
   events.done = stream.record();
   return events;
+}
+
+ExpertCounts HostBackend::expert_counts(int32_t rows) const {
+  return rows >= 0 && static_cast<size_t>(rows) < counts_.size() ? counts_[static_cast<size_t>(rows)] : ExpertCounts{};
+}
+
+ExpertCounts* HostBackend::expert_counter(const Batch& batch) {
+  if (counts_.empty() || batch.num_rows != batch.num_decode_rows) return nullptr;
+  const BatchRow *begin = batch.rows, *end = begin + batch.num_rows;
+  if (std::any_of(begin, end, [](const BatchRow& row) { return idle(row); })) return nullptr;
+  return &counts_[static_cast<size_t>(batch.num_rows)];
 }
 
 }  // namespace tailrace

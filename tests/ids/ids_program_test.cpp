@@ -58,10 +58,20 @@ TEST(IdsProgram, a_decode_table_with_a_line_that_was_not_measured_is_no_success)
   const Output one = run(bench + "1");
   EXPECT_EQ(one.exit_code, 0) << one.text;
   EXPECT_TRUE(mentions(one, "context 102400: the model holds ")) << one.text;
+  EXPECT_FALSE(mentions(one, " of 8 |")) << one.text;  // it has no experts
   const Output more_than_fit = run("--model " + kGoldens + "gguf_llama/model.gguf --max-total-tokens 256 --device cpu "
                                    "--bench-decode 200 --output-len 8 --batch 4");
   EXPECT_NE(more_than_fit.exit_code, 0) << more_than_fit.text;
   EXPECT_TRUE(mentions(more_than_fit, "1 of the table's lines could not be measured")) << more_than_fit.text;
+}
+
+TEST(IdsProgram, a_decode_table_says_how_many_experts_a_step_read) {
+  const Output few = run("--model " + kGoldens + "gpt_oss --device cpu --max-total-tokens 4096 --bench-decode 64 "
+                         "--output-len 24 --batch 1,3");
+  EXPECT_EQ(few.exit_code, 0) << few.text;
+  EXPECT_TRUE(mentions(few, "| 2.0 (2.0) of 8 |")) << few.text;
+  EXPECT_TRUE(mentions(few, " (4.6) of 8 |")) << few.text;
+  EXPECT_FALSE(mentions(few, "not counted")) << few.text;
 }
 
 TEST(IdsProgram, a_bad_command_line_is_one_line_and_2) {

@@ -34,6 +34,7 @@ class CpuBackend : public HostBackend {
   Status prepare(const BlockList& blocks, const StepLimits& limits, void* scratch) override {
     auto shape = cpu::step_shape(blocks, limits, options_, pool_.size());
     if (!shape) return shape.error();
+    if (options_.count_experts) count_experts(limits.max_rows);
     blocks_ = &blocks;
     shape_ = std::move(*shape);
     scratch_ = std::make_unique<cpu::StepScratch>(scratch, shape_);
@@ -83,7 +84,7 @@ class CpuBackend : public HostBackend {
   void run_step(const Batch& batch) {
     if (batch.num_rows == 0) return;
     cpu::Step step{pool_, shape_, *scratch_, cpu::attention_kernels(), cpu::token_kernels(), batch, {},
-                   options_.fold_decode};
+                   options_.fold_decode, expert_counter(batch)};
     cpu::begin_step(step);
     for (const LayerBlock& block : *blocks_) {
       std::visit([&](const auto& b) { cpu::run_block(step, b); }, block);

@@ -411,6 +411,35 @@ TEST(CpuBackend, decisions_are_of_the_kinds_of_blocks_that_the_model_has) {
             "attn_in attention extend attention decode attn_out gated_delta moe head_sample ");
 }
 
+// A token's experts are top_k; rows of the same tokens take the same; steps with prompts are not counted.
+TEST(CpuBackend, decode_steps_count_the_distinct_experts_that_they_read) {
+  const TinyConfig config{.format = Format::kBF16, .down_format = Format::kBF16, .layers = 2, .experts = 5, .top_k = 2};
+  for (const bool on_cpu : {false, true}) {
+    const BackendOptions options{.threads = 2, .count_experts = true};
+    auto made = on_cpu ? create_cpu_backend(options) : create_reference_backend(options);
+    const Backend& backend = *made;
+    BackendHarness h(config, std::move(made), 6);
+    using Counts = std::pair<uint64_t, uint64_t>;
+    const auto counts = [&](int32_t rows) {
+      const ExpertCounts counted = backend.expert_counts(rows);
+      return Counts(counted.mixtures, counted.distinct);
+    };
+    h.step({{0, 20, 20}, {1, 30, 30}});
+    h.step({{0, 1, 21}, {1, 5, 35}});
+    EXPECT_EQ(counts(2), Counts(0, 0));
+    h.step({{0, 1, 22}});
+    EXPECT_EQ(counts(1), Counts(2, 4));
+    std::copy_n(h.log_of(2), 1, h.log_of(3));
+    h.step({{2, 1, 1}, {3, 1, 1}});
+    EXPECT_EQ(counts(2), Counts(2, 4));
+    h.step({{0, 1, 23}, {1, 1, 36}, {2, 1, 2}, {3, 1, 2}});
+    EXPECT_EQ(counts(4).first, 2u);
+    EXPECT_GT(counts(4).second, 4u);
+    EXPECT_LE(counts(4).second, 10u);
+    EXPECT_EQ(counts(9), Counts(0, 0)) << "more rows than a step has";
+  }
+}
+
 TEST(CpuBackend, scratch_does_not_grow_with_the_context) {
   const TinyConfig config{};
   const auto backend = cpu_backend(2);

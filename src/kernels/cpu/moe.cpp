@@ -61,9 +61,11 @@ void route(const Pass& pass) {
 void group(Pass& pass) {
   const MoeScratch& s = pass.scratch();
   const int64_t experts = pass.block.router.rows, entries = pass.entries();
+  uint64_t distinct = 0;
   std::fill_n(s.first, experts + 1, 0);
   for (int64_t i = 0; i < entries; ++i) ++s.first[s.ids[i] + 1];
   for (int64_t e = 0; e < experts; ++e) {
+    distinct += s.first[e + 1] > 0;
     for (int32_t at = s.first[e], end = s.first[e] + s.first[e + 1]; at < end; at += kTaskTokens) {
       int32_t* chunk = s.chunks + 3 * pass.num_chunks++;
       chunk[0] = static_cast<int32_t>(e), chunk[1] = at, chunk[2] = std::min<int32_t>(end, at + kTaskTokens);
@@ -76,6 +78,7 @@ void group(Pass& pass) {
     s.entry[i] = at;
     s.token[at] = static_cast<int32_t>(i / pass.block.top_k);
   }
+  if (ExpertCounts* counts = pass.step.experts) counts->mixtures += pass.begin == 0, counts->distinct += distinct;
 }
 
 // Calls fn(chunk, tile_begin, tile_end, thread) for every chunk and all tiles of `rows` output rows.

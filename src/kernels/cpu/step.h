@@ -97,6 +97,7 @@ struct Step {
   const Batch& batch;
   AttentionPlan plans[kMaxKvGroups];
   bool fold_decode = false;
+  ExpertCounts* experts = nullptr;  // counts what the step reads of them, or null
 
   int64_t position(int64_t token) const {
     const BatchRow& row = batch.rows[scratch.token_row[token]];

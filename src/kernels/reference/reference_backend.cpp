@@ -53,6 +53,8 @@ struct Scratch {
 
 class ReferenceBackend : public HostBackend {
  public:
+  explicit ReferenceBackend(bool counts_experts) : counts_experts_(counts_experts) {}
+
   const char* name() const override { return "reference"; }
 
   Expected<size_t> packed_bytes(const TensorView& tensor) const override {
@@ -103,6 +105,7 @@ class ReferenceBackend : public HostBackend {
     blocks_ = &blocks;
     limits_ = limits;
     widths_ = block_widths(blocks);
+    if (counts_experts_) count_experts(limits.max_rows), taken_.resize(static_cast<size_t>(widths_.experts));
     scratch_ = std::make_unique<Scratch>(scratch, widths_, limits);
     init_sampler_scratch(scratch_->sampler, limits.vocab);
     return {};
@@ -131,6 +134,7 @@ class ReferenceBackend : public HostBackend {
     for (int i = 0; recurrent && i < batch.num_rows; ++i) {
       if (!idle(batch.rows[i])) begin_state(batch.states, batch.rows[i]);
     }
+    counter_ = expert_counter(batch);
     for (const LayerBlock& block : *blocks_) {
       std::visit([&](const auto& b) { run(b, batch); }, block);
     }
@@ -286,6 +290,7 @@ class ReferenceBackend : public HostBackend {
   void run(const MoeBlock& block, const Batch& batch) {
     const Scratch& s = *scratch_;
     const int64_t hidden = widths_.hidden;
+    std::fill(taken_.begin(), taken_.end(), false);
     for (int64_t token = 0; token < batch.num_tokens; ++token) {
       float* x = s.x + token * hidden;
       reference::rms_norm(block.norm, x, hidden, s.normed);
@@ -295,6 +300,7 @@ class ReferenceBackend : public HostBackend {
       std::fill_n(s.mixed, hidden, 0.0f);
       for (int i = 0; i < block.top_k; ++i) {
         const int32_t expert = s.expert_ids[i];
+        if (counter_ != nullptr) taken_[static_cast<size_t>(expert)] = true;
         const float factor = block.expert_scale != nullptr ? block.expert_scale[expert] : 1.0f;
         add_expert(block, expert, s.expert_weights[i] * factor, s.normed, s.mixed);
       }
@@ -306,6 +312,9 @@ class ReferenceBackend : public HostBackend {
       const float scale = block.out_scale != nullptr ? *block.out_scale : 1.0f;
       for (int64_t i = 0; i < hidden; ++i) x[i] = (x[i] + s.mixed[i]) * scale;
     }
+    if (counter_ == nullptr) return;
+    ++counter_->mixtures;
+    counter_->distinct += static_cast<uint64_t>(std::count(taken_.begin(), taken_.end(), true));
   }
 
   void add_expert(const MoeBlock& block, int64_t expert, float weight, const float* input, float* out) {
@@ -358,6 +367,9 @@ class ReferenceBackend : public HostBackend {
     }
   }
 
+  const bool counts_experts_;
+  ExpertCounts* counter_ = nullptr;  // of the step
+  std::vector<bool> taken_;          // experts of the mixture, where they are counted
   const BlockList* blocks_ = nullptr;
   StepLimits limits_;
   BlockWidths widths_;
@@ -366,6 +378,8 @@ class ReferenceBackend : public HostBackend {
 
 }  // namespace
 
-std::unique_ptr<HostBackend> create_reference_backend(const BackendOptions&) { return std::make_unique<ReferenceBackend>(); }
+std::unique_ptr<HostBackend> create_reference_backend(const BackendOptions& options) {
+  return std::make_unique<ReferenceBackend>(options.count_experts);
+}
 
 }  // namespace tailrace
