@@ -96,7 +96,8 @@ int run_inspect(const InspectConfig& config) {
               (*text)->chat_template ? "a chat template" : (*text)->no_template_reason.c_str());
   print_model_report(*report);
   std::printf("answers          %s\n", describe(*output).c_str());
-  return 0;
+  std::fflush(stdout);  // before the verdict, where both go to one file
+  return report->memory.fits.ok() ? 0 : bad_input(report->memory.fits);
 }
 
 }  // namespace tailrace

@@ -187,6 +187,7 @@ Expected<std::unique_ptr<EngineHost>> EngineHost::create(const EngineSetup& setu
   auto plan = plan_memory(host->model_, described->loader->bytes(), *host->backend_, setup.limits,
                           host->device_->memory_bytes(), sampled_vocab(setup, described->config));
   if (!plan) return fail(plan.error());
+  if (!plan->fits.ok()) return fail(plan->fits);
   Status loaded = described->loader->load(load_threads(setup), [&](size_t done, size_t total) {
     status.load_done_bytes = static_cast<int64_t>(done);
     status.load_total_bytes = static_cast<int64_t>(total);

@@ -52,6 +52,7 @@ struct ModelReport {
   std::vector<std::string> unused_tensors;
   LoadReport load;                                // of EngineHost::create
 };
+// A model that does not fit the memory is described, too: memory.fits says so.
 Expected<ModelReport> inspect_model(const EngineSetup& setup);
 
 class EngineHost {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "batch/staging.h"
 
@@ -21,15 +22,15 @@ int64_t window_blocks(const KvGroupSpec& group, const EngineLimits& limits) {
 }
 
 // Checkpoints of recurrent states: a few a row, as long as they take no more than a share of the `room` beside the
-// rows' own (0: unknown).
-int32_t num_checkpoints(const StateSpec& states, const EngineLimits& limits, size_t room) {
+// rows' own (none: unknown).
+int32_t num_checkpoints(const StateSpec& states, const EngineLimits& limits, std::optional<size_t> room) {
   constexpr int32_t kPerRow = 4;
   constexpr double kShare = 0.15;
   if (states.num_layers == 0 || !limits.prefix_cache) return 0;
   if (limits.max_checkpoints >= 0) return limits.max_checkpoints;
   const int32_t wanted = kPerRow * limits.max_rows;
-  if (room == 0) return wanted;
-  const double affordable = kShare * static_cast<double>(room) / static_cast<double>(states.bytes());
+  if (!room) return wanted;
+  const double affordable = kShare * static_cast<double>(*room) / static_cast<double>(states.bytes());
   return static_cast<int32_t>(std::min<double>(wanted, affordable));
 }
 
@@ -164,10 +165,12 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
     }
   }
   const auto allowed = static_cast<size_t>(static_cast<double>(memory_bytes) * limits.mem_fraction);
+  plan.memory_bytes = memory_bytes, plan.allowed_bytes = allowed;
   const size_t row_states = model.states.bytes() * limits.max_rows;
   size_t claimed = weight_bytes + fixed->total() + window_bytes + row_states;
+  const auto room = memory_bytes > 0 ? std::optional(allowed - std::min(allowed, claimed)) : std::nullopt;
   plan.kv.states = {.recurrent = model.states.num_layers > 0,
-                    .num_checkpoints = num_checkpoints(model.states, limits, allowed - std::min(allowed, claimed)),
+                    .num_checkpoints = num_checkpoints(model.states, limits, room),
                     .checkpoint_interval = limits.checkpoint_interval,
                     .checkpoint_min_tokens = limits.checkpoint_min_tokens};
   claimed += model.states.bytes() * plan.kv.states.num_checkpoints;
@@ -182,12 +185,13 @@ Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const 
     }
   }
   if (memory_bytes > 0 && (tokens < limits.block_size || claimed + full_token_bytes * tokens > memory_bytes)) {
-    return fail(StatusCode::kResourceExhausted,
-                "the model does not fit: weights " + mib(weight_bytes) + ", fixed " +
-                    mib(claimed - weight_bytes) + ", KV " + std::to_string(full_token_bytes) +
-                    " B per token, of " + mib(memory_bytes) + " free (" + mib(allowed) +
-                    " by --mem-fraction-static); " + remedy(model, backend, limits, plan, fixed->total(),
-                           weight_bytes - std::min(weight_bytes, static_cast<size_t>(memory_bytes))));
+    plan.fits = {StatusCode::kResourceExhausted,
+                 "the model does not fit: weights " + mib(weight_bytes) + ", fixed " + mib(claimed - weight_bytes) +
+                     ", KV " + std::to_string(full_token_bytes) + " B per token, of " + mib(memory_bytes) + " free (" +
+                     mib(allowed) + " by --mem-fraction-static); " +
+                     remedy(model, backend, limits, plan, fixed->total(),
+                            weight_bytes - std::min(weight_bytes, memory_bytes))};
+    if (limits.max_total_tokens == 0) tokens = one_context;
   }
   for (const KvGroupSpec& group : model.groups) {
     const int64_t full = div_up(tokens, limits.block_size) + 1;  // block 0 is nobody's
@@ -219,6 +223,11 @@ std::string format_ledger(const MemoryPlan& plan) {
     out += line;
   }
   std::snprintf(line, sizeof line, "  %-16s %10s\n", "total", mib(plan.total_bytes()).c_str());
+  out += line;
+  if (plan.memory_bytes == 0) return out;
+  std::snprintf(line, sizeof line, "  %-16s %10s  of %s free, by --mem-fraction-static%s\n", "allowed",
+                mib(plan.allowed_bytes).c_str(), mib(plan.memory_bytes).c_str(),
+                plan.fits.ok() ? "" : ": the model does not fit");
   return out + line;
 }
 

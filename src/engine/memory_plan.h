@@ -45,15 +45,19 @@ struct MemoryPlan {
   SlabLimits slab;
   std::vector<LedgerLine> ledger;
   std::vector<std::string> notes;    // decisions worth a line in the start-up report
+  // What the device has free, and the share that may be claimed; 0: unknown.
+  size_t memory_bytes = 0, allowed_bytes = 0;
+  Status fits;  // kResourceExhausted with the numbers and what to change; KV is then of one context, if not asked for
   size_t total_bytes() const;
 };
 
-// weight_bytes: WeightLoader::bytes(). memory_bytes: what the device has (0: unknown, nothing is refused, for inspect).
-// sampled_vocab: ids that may be sampled, at most the head's rows. kResourceExhausted when the model does not fit, with the numbers and what to change.
+// weight_bytes: WeightLoader::bytes(). memory_bytes: what the device has (0: unknown, everything fits).
+// sampled_vocab: ids that may be sampled, at most the head's rows. Errors: what the backend cannot serve at all;
+// whether there is memory for it stands in MemoryPlan::fits.
 Expected<MemoryPlan> plan_memory(const Model& model, size_t weight_bytes, const Backend& backend,
                                  const EngineLimits& limits, size_t memory_bytes, int64_t sampled_vocab);
 
-// The ledger as a table for a terminal.
+// The ledger as a table for a terminal, and below its total what there is.
 std::string format_ledger(const MemoryPlan& plan);
 
 }  // namespace tailrace

@@ -275,30 +275,50 @@ TEST(MemoryPlan, recurrent_states_and_their_checkpoints_are_lines_of_the_ledger)
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(line(*plan, "checkpoints"), 0u);
   limits.max_rows = 64;
-  EXPECT_FALSE(plan_memory(with_states(), 1 << 20, NoBackend(), limits, size_t{4} << 30, 1000).has_value());
+  EXPECT_FALSE(plan_memory(with_states(), 1 << 20, NoBackend(), limits, size_t{4} << 30, 1000)->fits.ok());
   EXPECT_FALSE(plan_memory(two_groups(), 1 << 20, NoBackend(), small_limits(), 0, 1000)->kv.states.recurrent);
 }
 
 TEST(MemoryPlan, what_does_not_fit_is_refused_with_numbers) {
   auto plan = plan_memory(two_groups(), size_t{8} << 20, NoBackend(), small_limits(), size_t{4} << 20, 1000);
-  ASSERT_FALSE(plan.has_value());
-  EXPECT_EQ(plan.error().code(), StatusCode::kResourceExhausted);
-  EXPECT_NE(plan.error().message().find("weights 8.0 MiB"), std::string::npos) << plan.error().message();
-  EXPECT_NE(plan.error().message().find("the weights alone are 4.0 MiB too large"), std::string::npos)
-      << plan.error().message();
-  EXPECT_EQ(plan.error().message().find("--context-length"), std::string::npos) << "would not help";
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->fits.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(plan->fits.message().find("weights 8.0 MiB"), std::string::npos) << plan->fits.message();
+  EXPECT_NE(plan->fits.message().find("the weights alone are 4.0 MiB too large"), std::string::npos)
+      << plan->fits.message();
+  EXPECT_EQ(plan->fits.message().find("--context-length"), std::string::npos) << "would not help";
   plan = plan_memory(two_groups(), size_t{4} << 20, NoBackend(), small_limits(), size_t{4} << 20, 1000);
-  ASSERT_FALSE(plan.has_value());
-  EXPECT_NE(plan.error().message().find("--max-total-tokens"), std::string::npos) << plan.error().message();
-  EXPECT_EQ(plan.error().message().find("--chunked-prefill-size"), std::string::npos) << "is small";
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_NE(plan->fits.message().find("--max-total-tokens"), std::string::npos) << plan->fits.message();
+  EXPECT_EQ(plan->fits.message().find("--chunked-prefill-size"), std::string::npos) << "is small";
+}
+
+// What it would take to serve one context stands beside what there is.
+TEST(MemoryPlan, what_does_not_fit_has_a_ledger) {
+  EngineLimits limits = small_limits();
+  limits.max_total_tokens = 0;
+  const auto plan = plan_memory(with_states(), size_t{8} << 20, NoBackend(), limits, size_t{4} << 20, 1000);
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_FALSE(plan->fits.ok());
+  EXPECT_EQ(plan->kv.groups[0].num_blocks, two_groups().config.context / limits.block_size + 1);
+  EXPECT_EQ(plan->kv.states.num_checkpoints, 0) << "no room is not unknown room";
+  EXPECT_GT(plan->total_bytes(), size_t{8} << 20);
+  const std::string table = format_ledger(*plan);
+  EXPECT_NE(table.find("weights"), std::string::npos) << table;
+  EXPECT_NE(table.find("of 4.0 MiB free, by --mem-fraction-static: the model does not fit\n"), std::string::npos)
+      << table;
+  const auto large = plan_memory(with_states(), size_t{8} << 20, NoBackend(), limits, size_t{64} << 30, 1000);
+  EXPECT_TRUE(large->fits.ok());
+  EXPECT_NE(format_ledger(*large).find("of 65536.0 MiB free, by --mem-fraction-static\n"), std::string::npos);
 }
 
 TEST(MemoryPlan, a_chunk_that_takes_the_memory_is_named) {
   EngineLimits limits = small_limits();
   limits.chunk_size = 1 << 20;
   auto plan = plan_memory(two_groups(), 1 << 20, NoBackend(), limits, size_t{1} << 30, 1000);
-  ASSERT_FALSE(plan.has_value());
-  EXPECT_NE(plan.error().message().find("lower --chunked-prefill-size 1048576"), std::string::npos) << plan.error().message();
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_NE(plan->fits.message().find("lower --chunked-prefill-size 1048576"), std::string::npos)
+      << plan->fits.message();
 }
 
 TEST(StepTrace, gaps_are_split_by_cause) {

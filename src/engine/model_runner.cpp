@@ -10,6 +10,7 @@ namespace tailrace {
 
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Backend& backend, const Model& model,
                                                            const MemoryPlan& plan, StagingMode staging) {
+  CHECK_MSG(plan.fits.ok(), "what does not fit is refused before it is claimed");
   std::unique_ptr<ModelRunner> runner(new ModelRunner(device, backend, plan));
   runner->engine_stream_ = device.create_stream("engine");
   runner->copy_stream_ = device.create_stream("copy");

@@ -118,6 +118,16 @@ def test_inspect_reports_bad_files_alike(tmp_path, name):
     assert_fails_with_one_line(run("inspect", "--model", path), name)
 
 
+def test_inspect_prints_the_ledger_of_what_does_not_fit():
+    model = ROOT / "tests" / "goldens" / "qwen3"
+    fits = run("inspect", "--model", model, "--device", "cpu")
+    assert fits.returncode == 0 and "by --mem-fraction-static\n" in fits.stdout, fits.stdout + fits.stderr
+    large = run("inspect", "--model", model, "--device", "cpu", "--max-total-tokens", "20000000000")
+    assert_fails_with_one_line(large, "the model does not fit", "--max-total-tokens")
+    for line in ("  weights ", "  KV full ", "  total ", "by --mem-fraction-static: the model does not fit\n"):
+        assert line in large.stdout, large.stdout
+
+
 def test_bad_folders(tmp_path):
     assert_fails_with_one_line(run("serve", "--model", tmp_path / "absent"), "absent")
     assert_fails_with_one_line(run("serve", "--model", tmp_path), str(tmp_path))
