@@ -73,11 +73,18 @@ void find_own(TensorFinder& finder, const ModelConfig& config, const std::string
   }
 }
 
-void find_joint(TensorFinder& finder, const ModelConfig& config, const std::string& joint, ExpertPart part,
+void find_joint(TensorFinder& finder, const ModelConfig& config, const std::string& prefix, ExpertPart part,
                 ExpertSource* out) {
   share_rows(config, part, out);
+  const std::string joint = prefix + (part == ExpertPart::kDown ? "down_proj" : "gate_up_proj");
   const bool has_blocks = finder.has(joint + "_blocks"), demanded = must_be_mxfp4(config, joint);
   const bool fp8_demanded = must_be_fp8(config.quantization, joint + ".weight");
+  const std::string* listing = listing_of(config.quantization, prefix + "0." + projection_name(part));
+  if (!has_blocks && finder.has(joint) && listing != nullptr) {
+    const char* format = format_traits(finder.find(joint)->format).name;
+    return finder.add_fault(Kind::kOther, joint + " holds the experts in " + format +
+                                              ", though quantized_layers lists " + printable(*listing));
+  }
   if (!has_blocks && finder.has(joint) && (demanded || fp8_demanded)) {
     const char* format = format_traits(finder.find(joint)->format).name;
     return finder.add_fault(Kind::kOther, joint + " is " + format + ", though quantization_config does not exempt it");
@@ -136,7 +143,7 @@ Expected<ExpertSource> find_experts(const Checkpoint& checkpoint, const ModelCon
   } else if (finder.has(own + ".weight")) {
     find_own(finder, config, own, &out);
   } else {
-    find_joint(finder, config, prefix + (part == ExpertPart::kDown ? "down_proj" : "gate_up_proj"), part, &out);
+    find_joint(finder, config, prefix, part, &out);
   }
   if (!finder.ok()) return fail(finder.fault().status());
   return out;

@@ -128,24 +128,43 @@ TensorFault check_parameter(const Checkpoint& checkpoint, const Quantization& qu
   return finder.fault();
 }
 
+bool is_quantised(Format format) { return format == Format::kNVFP4 || format == Format::kF8E4M3; }
+
 // Schemes quantise matrices of one input together: where one is and another, which no exception names, is not, a writer
 // stopped half-way. Returns what is wrong, or "".
 std::string half_quantised(const Quantization& quantization, const std::map<std::string, Format>& matrices) {
-  const auto quantised = [](Format format) { return format == Format::kNVFP4 || format == Format::kF8E4M3; };
   const std::vector<std::vector<std::string>> together = {
       {"q_proj.weight", "k_proj.weight", "v_proj.weight"}, {"gate_proj.weight", "up_proj.weight"},
       {"in_proj_qkv.weight", "in_proj_z.weight"}};
   for (const auto& [name, format] : matrices) {
-    if (quantised(format) || planned_format(quantization, name) == Format::kBF16) continue;
+    if (is_quantised(format) || planned_format(quantization, name) == Format::kBF16) continue;
     const size_t at = name.rfind('.', name.rfind('.') - 1) + 1;
     for (const std::vector<std::string>& parts : together) {
       if (std::find(parts.begin(), parts.end(), name.substr(at)) == parts.end()) continue;
       for (const std::string& part : parts) {
         const auto other = matrices.find(name.substr(0, at) + part);
-        if (other == matrices.end() || !quantised(other->second)) continue;
+        if (other == matrices.end() || !is_quantised(other->second)) continue;
         return name + " is " + format_traits(format).name + ", though " + other->first + " is " +
                format_traits(other->second).name + " and quantization_config does not exempt it";
       }
+    }
+  }
+  return "";
+}
+
+// What quantized_layers lists is quantised: an entry whose matrices all have 16 bits says what the checkpoint is not.
+// Returns what is wrong, or "".
+std::string listed_in_vain(const Quantization& quantization, const std::map<std::string, Format>& matrices) {
+  const auto module_of = [](const std::string& name) { return name.substr(0, name.rfind(".weight")); };
+  for (const auto& [name, format] : matrices) {
+    if (is_quantised(format)) continue;
+    const std::string* entry = listing_of(quantization, module_of(name));
+    if (entry == nullptr) continue;
+    const bool any = std::any_of(matrices.begin(), matrices.end(), [&](const auto& other) {
+      return is_quantised(other.second) && lists(*entry, module_of(other.first));
+    });
+    if (!any) {
+      return name + " is " + format_traits(format).name + ", though quantized_layers lists " + printable(*entry);
     }
   }
   return "";
@@ -204,7 +223,9 @@ Expected<std::vector<std::string>> check_model_tensors(const Checkpoint& checkpo
   if (const Status status = check_experts(checkpoint, config, &used, &matrices); !status.ok()) {
     return bad(status.message());
   }
-  if (const std::string half = half_quantised(quantization, matrices); !half.empty()) return bad("tensor " + half);
+  for (const auto& check : {half_quantised, listed_in_vain}) {
+    if (const std::string fault = check(quantization, matrices); !fault.empty()) return bad("tensor " + fault);
+  }
   std::vector<std::string> unused;
   std::map<std::string, size_t> unneeded;  // by kind and reason
   for (const TensorView& tensor : checkpoint.tensors()) {

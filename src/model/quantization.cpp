@@ -48,7 +48,9 @@ bool is_ignored(const IgnoredModule& ignored, const std::string& module) {
   if (ignored.pattern) return std::regex_search(module, *ignored.pattern, std::regex_constants::match_continuous);
   const std::string& text = ignored.text;
   if (text.find('*') != std::string::npos) return glob_matches(text, module);
-  return module == text || module.starts_with(text + ".") || module.ends_with("." + text);
+  if (module.size() <= text.size()) return module == text;
+  return (module.starts_with(text) && module[text.size()] == '.') ||
+         (module.ends_with(text) && module[module.size() - text.size() - 1] == '.');
 }
 
 // [128, 128], the only block there are kernels for.
@@ -221,12 +223,21 @@ bool is_exempt(const Quantization& quantization, const std::string& module) {
                      [&](const IgnoredModule& ignored) { return is_ignored(ignored, module); });
 }
 
+bool lists(const std::string& entry, const std::string& module) { return is_ignored({entry, nullptr}, module); }
+
+const std::string* listing_of(const Quantization& quantization, const std::string& module) {
+  const auto& modules = quantization.modules;
+  const auto found =
+      std::find_if(modules.begin(), modules.end(), [&](const auto& entry) { return lists(entry.first, module); });
+  return found == modules.end() || is_exempt(quantization, module) ? nullptr : &found->first;
+}
+
 Format planned_format(const Quantization& quantization, std::string_view name) {
   constexpr std::string_view kWeight = ".weight";
   if (!(quantization.fp8 || quantization.by_tensor) || !name.ends_with(kWeight)) return Format::kBF16;
   const std::string module(name.substr(0, name.size() - kWeight.size()));
   for (const auto& [listed, format] : quantization.modules) {
-    if (is_ignored({listed, nullptr}, module)) return format;
+    if (lists(listed, module)) return format;
   }
   const bool listed_only = !quantization.modules.empty();
   if (listed_only || (!is_projection(module) && !(quantization.with_head && module == "lm_head"))) {

@@ -52,6 +52,11 @@ Expected<Quantization> parse_quantization(const nlohmann::json& object, const st
 
 // Whether the scheme's list of exceptions names `module` or something that it is part of.
 bool is_exempt(const Quantization& quantization, const std::string& module);
+// The first entry of Quantization::modules that names `module` or something that it is part of; null: none does, or an
+// exception names it.
+const std::string* listing_of(const Quantization& quantization, const std::string& module);
+// Whether an entry of that list names `module` or something that it is part of.
+bool lists(const std::string& entry, const std::string& module);
 
 // In which format the scheme stores the model's tensor `name`: F8_E4M3 or NVFP4 projections, and the head if it says so;
 // BF16 all else, and what MXFP4 makes of experts (expert_tensors.h).

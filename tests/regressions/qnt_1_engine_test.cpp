@@ -305,6 +305,57 @@ TEST_F(Qnt1, a_layer_whose_experts_are_half_quantised_ends_the_load) {
   expect_refused(kUpRead, "is BF16, though expert 0's is NVFP4");
 }
 
+// ModelOpt's mixtures list what they quantise, module by module.
+TEST_F(Qnt1, a_listed_module_that_is_stored_in_16_bits_ends_the_load) {
+  const auto widen = [&](const std::string& module, int64_t values_a_byte) {
+    Tensor& stored = tensors_.at(module + ".weight");
+    stored.dtype = "BF16", stored.shape[1] *= values_a_byte;
+    stored.data.resize(stored.data.size() * 2 * static_cast<size_t>(values_a_byte), '\0');
+    for (const char* suffix : {".weight_scale", ".weight_scale_2", ".input_scale"}) tensors_.erase(module + suffix);
+  };
+  const std::string attention = kLanguage + "layers.1.self_attn.";
+  const auto widen_attention = [&] {
+    for (const char* part : {"q_proj", "k_proj", "v_proj", "o_proj"}) widen(attention + part, 1);
+  };
+  open("qwen3_5_moe_nvfp4");
+  EXPECT_EQ(load(), "");
+  widen_attention();
+  expect_refused("model.layers.1.self_attn.k_proj.weight is BF16",
+                 "though quantized_layers lists model.layers.1.self_attn.k_proj");
+  config_["quantization_config"]["exclude_modules"] = {kLanguage + "layers.1.self_attn*"};
+  EXPECT_EQ(load(), "");
+
+  open("qwen3_5_moe_nvfp4");
+  widen("lm_head", 2);
+  expect_refused("tensor lm_head.weight is BF16", "though quantized_layers lists lm_head");
+
+  // An entry for many is kept if any of them is quantised, whatever lies beside.
+  open("qwen3_5_moe_nvfp4");
+  json& listed = config_["quantization_config"]["quantized_layers"];
+  for (const char* part : {"q_proj", "k_proj", "v_proj", "o_proj"}) listed.erase(attention + part);
+  listed[kLanguage + "layers.*.self_attn"] = {{"quant_algo", "FP8"}};
+  widen(attention + "o_proj", 1);
+  EXPECT_EQ(load(), "");
+
+  // Experts as the unquantised model has them.
+  open("qwen3_5_moe_nvfp4");
+  const std::string experts = kLanguage + "layers.1.mlp.experts.";
+  const Tensor gate = tensors_.at(experts + "0.gate_proj.weight"), down = tensors_.at(experts + "0.down_proj.weight");
+  const int64_t count = std::count_if(tensors_.begin(), tensors_.end(), [&](const auto& tensor) {
+    return tensor.first.starts_with(experts) && tensor.first.ends_with("gate_proj.weight");
+  });
+  std::erase_if(tensors_, [&](const auto& tensor) { return tensor.first.starts_with(experts); });
+  const auto zeros = [&](int64_t rows, int64_t cols) {
+    return Tensor{"BF16", {count, rows, cols}, std::string(static_cast<size_t>(count * rows * cols) * 2, '\0')};
+  };
+  tensors_[experts + "gate_up_proj"] = zeros(2 * gate.shape[0], 2 * gate.shape[1]);
+  tensors_[experts + "down_proj"] = zeros(down.shape[0], 2 * down.shape[1]);
+  expect_refused("model.layers.1.mlp.experts.gate_up_proj holds the experts in BF16",
+                 "though quantized_layers lists model.layers.1.mlp.experts.0.gate_proj");
+  config_["quantization_config"]["exclude_modules"] = {kLanguage + "layers.1.mlp.experts"};
+  EXPECT_EQ(load(), "");
+}
+
 // The configuration claims NVFP4 for all projections; one that is stored in 16 bits is taken as it is.
 TEST_F(Qnt1, what_is_there_decides_not_what_the_configuration_claims) {
   open("gemma4_nvfp4");
