@@ -1,20 +1,23 @@
 // Contract 4: the same answer on every path, on random checkpoints of six architectures, gpt-oss and Gemma 4 with experts in
-// bf16 and in 4 bits, Qwen3.5 with recurrent states. The reference is each request alone, in one chunk, without cache and
-// overlap.
+// bf16 and in 4 bits, Qwen3.5 with recurrent states; and on the goldens of their other published formats. The reference is
+// each request alone, in one chunk, without cache and overlap.
 #include "ids/same_answer.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "support/checkpoint_writer.h"
+#include "support/golden.h"
 #include "support/request_sets.h"
 
 namespace tailrace {
 namespace {
 
 constexpr double kTolerance = 0.005;  // of a logit; the logits of these checkpoints spread by about 4
-// 4-bit experts meet activations in int8: another order of sums (mixed fold) changes which way some of them round. Seen 0.024.
+// 4-bit experts meet activations in int8: another order of sums (mixed fold) changes which way some of them round. Seen
+// 0.024; with recurrent states, which carry that on, and a head in NVFP4 0.049, where 0.06 is the bound.
 constexpr double kInt8Tolerance = 0.03;
 // In FP8 a key or value that lies on a tie moves by a sixteenth where the sums before it differ in the last bit. Seen
 // 0.011.
@@ -25,15 +28,15 @@ constexpr int32_t kCheckpointInterval = 32;  // of recurrent states, in tokens
 class Subject {
  public:
   static constexpr std::string_view kFp8Kv = "_fp8_kv";  // behind a name: with --kv-cache-dtype fp8
+  static constexpr std::string_view kStored[] = {"qwen3_5_moe_fp8", "qwen3_5_moe_nvfp4", "gemma4_fp8"};  // goldens
 
-  explicit Subject(std::string name) : fp8_kv_(name.ends_with(kFp8Kv)) {
+  explicit Subject(std::string name) : fp8_kv_(name.ends_with(kFp8Kv)), path_(dir_.path()) {
     if (fp8_kv_) name.resize(name.size() - kFp8Kv.size());
-    nlohmann::json config = name == "gemma3" ? tiny_gemma3_config() : tiny_llama_config();
-    if (name == "qwen3") config = tiny_qwen3_config();
-    if (name == "qwen3_5") config = tiny_qwen35_config();
-    if (name.starts_with("gpt_oss")) config = tiny_gpt_oss_config(name == "gpt_oss_mxfp4");
-    if (name.starts_with("gemma4")) config = tiny_gemma4_config(name == "gemma4_nvfp4");
-    write_random_checkpoint(dir_.path(), config, 11);
+    if (std::ranges::find(kStored, name) != std::end(kStored)) {
+      path_ = load_golden(name).directory;
+    } else {
+      write(name);
+    }
     TestEngine engine(reference_setup());
     plain_answers = run_alone(engine, plain);
     varied_answers = run_alone(engine, varied);
@@ -48,7 +51,7 @@ class Subject {
   }
 
   EngineSetup setup() const {
-    EngineSetup setup = test_setup(dir_.path());
+    EngineSetup setup = test_setup(path_);
     if (fp8_kv_) setup.kv_format = Format::kF8E4M3;
     setup.limits.checkpoint_interval = kCheckpointInterval;
     setup.limits.checkpoint_min_tokens = 1;
@@ -67,9 +70,26 @@ class Subject {
   std::vector<Answer> plain_answers, varied_answers, sampled_answers;
 
  private:
-  bool fp8_kv_;
+  void write(const std::string& name) {
+    nlohmann::json config = name == "gemma3" ? tiny_gemma3_config() : tiny_llama_config();
+    if (name == "qwen3") config = tiny_qwen3_config();
+    if (name == "qwen3_5") config = tiny_qwen35_config();
+    if (name.starts_with("gpt_oss")) config = tiny_gpt_oss_config(name == "gpt_oss_mxfp4");
+    if (name.starts_with("gemma4")) config = tiny_gemma4_config(name == "gemma4_nvfp4");
+    write_random_checkpoint(dir_.path(), config, 11);
+  }
+
   TempDir dir_;
+  bool fp8_kv_;
+  std::string path_;  // dir_'s, or a golden's
 };
+
+Variant all_at_once(TestEngine& engine) {
+  return [&](const std::vector<Request>& requests) { return engine.run(requests); };
+}
+Variant mixed_arrivals(TestEngine& engine, int32_t long_len = 600) {
+  return [&engine, long_len](const std::vector<Request>& requests) { return run_mixed(engine, requests, long_len); };
+}
 
 class SameAnswer : public ::testing::TestWithParam<const char*> {
  protected:
@@ -88,6 +108,14 @@ class SameAnswer : public ::testing::TestWithParam<const char*> {
     compared_ += result.compared;
     max_error_ = std::max(max_error_, result.max_logprob_error);
   }
+  // With arrivals until a prompt has met decoding rows, which is a race with the engine's thread.
+  void expect_same_mixed(TestEngine& engine, const std::vector<Request>& requests,
+                         const std::vector<Answer>& reference, int32_t long_len = 600) {
+    for (int tries = 0; tries < 10 && engine.status().mixed_steps == 0; ++tries) {
+      expect_same(requests, reference, mixed_arrivals(engine, long_len));
+    }
+    EXPECT_GT(engine.status().mixed_steps, 0u);
+  }
   void TearDown() override {
     if (compared_ == 0) return;
     RecordProperty("forced_share", std::to_string(static_cast<double>(forced_) / compared_));
@@ -98,13 +126,6 @@ class SameAnswer : public ::testing::TestWithParam<const char*> {
   int forced_ = 0, compared_ = 0;
   double max_error_ = 0;
 };
-
-Variant all_at_once(TestEngine& engine) {
-  return [&](const std::vector<Request>& requests) { return engine.run(requests); };
-}
-Variant mixed_arrivals(TestEngine& engine, int32_t long_len = 600) {
-  return [&engine, long_len](const std::vector<Request>& requests) { return run_mixed(engine, requests, long_len); };
-}
 
 TEST_P(SameAnswer, alone_twice_is_equal_to_the_bit) {
   TestEngine engine(subject().reference_setup());
@@ -135,8 +156,7 @@ TEST_P(SameAnswer, chunked_while_others_decode) {
     setup.limits.prefix_cache = false;
     TestEngine engine(setup);
     // A chunk of one token needs a step per prompt token: a shorter prompt does.
-    expect_same(subject().varied, subject().varied_answers, mixed_arrivals(engine, chunk == 1 ? 100 : 600));
-    EXPECT_GT(engine.status().mixed_steps, 0u);
+    expect_same_mixed(engine, subject().varied, subject().varied_answers, chunk == 1 ? 100 : 600);
   }
 }
 
@@ -147,12 +167,12 @@ TEST_P(SameAnswer, mixed_split_fold_and_off) {
     setup.mixed = mode;
     setup.limits.prefix_cache = false;
     TestEngine engine(setup);
-    expect_same(subject().plain, subject().plain_answers, mixed_arrivals(engine));
-    if (mode == MixedMode::kOff) {
-      EXPECT_EQ(engine.status().mixed_steps, 0u);
-    } else {
-      EXPECT_GT(engine.status().mixed_steps, 0u);
+    if (mode != MixedMode::kOff) {
+      expect_same_mixed(engine, subject().plain, subject().plain_answers);
+      continue;
     }
+    expect_same(subject().plain, subject().plain_answers, mixed_arrivals(engine));
+    EXPECT_EQ(engine.status().mixed_steps, 0u);
   }
 }
 
@@ -244,7 +264,8 @@ TEST_P(SameAnswer, on_streams_with_random_delays) {
 
 INSTANTIATE_TEST_SUITE_P(Models, SameAnswer, ::testing::Values("llama", "qwen3", "gemma3", "gpt_oss", "gpt_oss_mxfp4",
                                            "gemma4", "gemma4_nvfp4", "qwen3_5", "llama_fp8_kv", "gemma3_fp8_kv",
-                                           "gpt_oss_fp8_kv", "gemma4_fp8_kv", "qwen3_5_fp8_kv"),
+                                           "gpt_oss_fp8_kv", "gemma4_fp8_kv", "qwen3_5_fp8_kv", "qwen3_5_moe_fp8",
+                                           "qwen3_5_moe_nvfp4", "gemma4_fp8"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
