@@ -30,9 +30,9 @@ constexpr Way kWays[] = {{"reference", "", 0.005, 0.0005},
                          // the worst mean is 0.0131, two rows of fp8_block in a mixed step; of all others 0.0092.
                          {"cuda", "", 0.1, 0.015}};
 
-// The CPU backend multiplies MXFP4 and NVFP4, as every format of blocks, with activations in int8 (32 to a scale): half a
-// percent of a block's root mean square in each product, the same in extend and decode. All of the difference is that:
-// with experts in bf16 the same backend is within 0.0001, and so is the reference on these formats.
+// The CPU backend multiplies MXFP4 and NVFP4, as every format of blocks, with activations in int8 (32 to a scale): half
+// a percent of a block's root mean square in each product, the same in extend and decode. All of the difference is
+// that: with experts in bf16 the same backend is within 0.0001, and so is the reference on these formats.
 struct Int8 {
   const char* model;
   double max_error, mean_error;          // of all that a test compares
