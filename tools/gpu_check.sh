@@ -110,7 +110,7 @@ else
     # the precision. A token that led by 1.0 was seen to change so, of these models' logits.
     case $model in
       *gpt_oss*) bounds=(--tolerance 0.5 --max-forced 0.06 --max-outside 0.01) ;;
-      *gemma4_dense*) bounds=(--tolerance 0.15) ;;
+      *gemma4_dense* | *gemma4_unified*) bounds=(--tolerance 0.15) ;;
       *gemma4*) bounds=(--tolerance 1) ;;
       *_moe*) bounds=(--tolerance 0.3 --max-forced 0.04) ;;
       # A state carries every rounding of a prompt on; checkpoints to start from lie 128 tokens apart or more.

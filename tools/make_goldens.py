@@ -24,8 +24,8 @@ POSITIONS = [0, 1, 15, 16, 23, 24, 31, 32, 33, 63, 64]
 
 
 def round_keys_and_values():
-    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma3", "gemma4", "gpt_oss", "qwen3_5",
-                   "qwen3_5_moe"):
+    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma3", "gemma4", "gemma4_unified",
+                   "gpt_oss", "qwen3_5", "qwen3_5_moe"):
         module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
         eager = module.eager_attention_forward
 

@@ -4,9 +4,10 @@
 Mixtures (6 experts, 2 chosen, beside a dense MLP): gemma4 in bf16, as the original packs experts, with a vision tensor
 that nothing reads; gemma4_nvfp4 with experts in NVFP4 as ModelOpt spells it; gemma4_nvfp4_all with all projections so;
 gemma4_fp8 with scales by channel, as compressed-tensors' FP8-Dynamic. Dense: gemma4_dense in bf16,
-gemma4_dense_nvfp4 as compressed-tensors spells it. NVFP4 is written here by its definition: the matrix's scale is its
-largest magnitude / (6 * 448), a block of 16 has the nearest E4M3 to its largest magnitude / 6 / that, values go to the
-nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6. Needs: tools/requirements-goldens.txt. Deterministic.
+gemma4_dense_nvfp4 as compressed-tensors spells it, gemma4_unified in bf16, of the class that 12B is published as. NVFP4
+is written here by its definition: the matrix's scale is its largest magnitude / (6 * 448), a block of 16 has the nearest
+E4M3 to its largest magnitude / 6 / that, values go to the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6. Needs:
+tools/requirements-goldens.txt. Deterministic.
 """
 import json
 import pathlib
@@ -36,6 +37,8 @@ TEXT = dict(
     enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=32)
 DENSE = {**TEXT, "enable_moe_block": False, "num_experts": None, "top_k_experts": None, "moe_intermediate_size": None,
          "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+UNIFIED = {key: value for key, value in DENSE.items() if "moe" not in key and "experts" not in key
+           and key != "hidden_size_per_layer_input"} | dict(model_type="gemma4_unified_text")
 
 BITS8 = dict(num_bits=8, type="float", symmetric=True)
 MODELOPT = dict(quant_method="modelopt", quant_algo="NVFP4", producer=dict(name="modelopt"))
@@ -62,6 +65,7 @@ VARIANTS = {
         ignore=["lm_head", "re:.*vision.*"], kv_cache_scheme=None, config_groups=dict(group_0=dict(
             targets=["Linear"], weights=dict(num_bits=4, type="float", symmetric=True, strategy="tensor_group",
                                              group_size=16))))),
+    "gemma4_unified": dict(seed=3, text=UNIFIED, scheme=None, prefix="model.language_model."),
 }
 
 
@@ -116,7 +120,7 @@ def tensors_of(text, rng):
             out[p + "self_attn.v_proj.weight"] = normal(kv * dim, hidden, size=hidden**-0.5)
         out[p + "self_attn.o_proj.weight"] = normal(hidden, heads * dim, size=(heads * dim)**-0.5)
         out.update(mlp(p + "mlp.", text["intermediate_size"]))
-        if not text["enable_moe_block"]:
+        if not text.get("enable_moe_block"):
             continue
         for name in ("pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2"):
             out[f"{p}{name}.weight"] = norm(hidden)
@@ -149,7 +153,7 @@ def store(name, values, variant):
 def packed_experts(tensors, text):
     """The experts of each layer as two tensors; all others unchanged."""
     out = {name: value for name, value in tensors.items() if not is_expert(name)}
-    for layer in range(len(text["layer_types"]) if text["enable_moe_block"] else 0):
+    for layer in range(len(text["layer_types"]) if text.get("enable_moe_block") else 0):
         p = f"layers.{layer}.experts."
         every = [{part: tensors[f"{p}{e}.{part}_proj.weight"] for part in ("gate", "up", "down")}
                  for e in range(text["num_experts"])]
@@ -170,13 +174,15 @@ def write_variant(name, variant):
         stored = packed_experts(stored, text)
     experts = variant.get("experts", "experts")
     stored = {variant["prefix"] + key.replace(".experts.", f".{experts}."): value for key, value in stored.items()}
-    conditional = variant["prefix"] != "model."
+    conditional, unified = variant["prefix"] != "model.", text is UNIFIED
     if conditional:
-        stored["model.vision_tower.patch_embedder.weight"] = torch.zeros(4, 4).bfloat16()
-        stored["model.embed_vision.embedding_projection.weight"] = torch.zeros(4, 4).bfloat16()
+        eyes = "vision_embedder.patch_dense" if unified else "vision_tower.patch_embedder"
+        for part in [eyes, "embed_vision.embedding_projection"] + ["embed_audio.embedding_projection"] * unified:
+            stored[f"model.{part}.weight"] = torch.zeros(4, 4).bfloat16()
     make_tiny_fp8.write_safetensors(folder / "model.safetensors", stored)
-    document = dict(architectures=["Gemma4ForConditionalGeneration"], model_type="gemma4", text_config=text,
-                    vision_config=dict(model_type="gemma4_vision"), image_token_id=4, tie_word_embeddings=True)
+    kind, family = ("Gemma4Unified", "gemma4_unified") if unified else ("Gemma4", "gemma4")
+    document = dict(architectures=[kind + "ForConditionalGeneration"], model_type=family, text_config=text,
+                    vision_config=dict(model_type=family + "_vision"), image_token_id=4, tie_word_embeddings=True)
     if not conditional:
         document = dict(text, architectures=["Gemma4ForCausalLM"])
     if "quantization" in variant:

@@ -82,6 +82,44 @@ TEST(Gemma4Config, parts_of_other_sizes_are_refused_by_name) {
   EXPECT_FALSE(refused("use_bidirectional_attention", "vision"));
 }
 
+// Gemma 4 12B is published as a class of its own, which knows neither per-layer inputs nor experts.
+TEST(Gemma4Config, the_unified_class_is_the_dense_text_model) {
+  json config = bundled("gemma-4-12b");
+  EXPECT_EQ(config["model_type"], "gemma4_unified");
+  json plain = config;
+  plain["architectures"] = {"Gemma4ForConditionalGeneration"};
+  const ModelConfig unified = parsed(config), dense = parsed(plain);
+  EXPECT_EQ(unified.architecture, Architecture::kGemma4);
+  EXPECT_EQ(unified.layers, 48);
+  EXPECT_EQ(unified.full.kv_heads, 1);
+  EXPECT_EQ(unified.full.head_dim, 512);
+  EXPECT_TRUE(unified.full_keys_are_values && unified.v_norm && unified.layer_scalar && unified.tied_embeddings);
+  EXPECT_EQ(unified.window, dense.window);
+  const auto tensors = model_tensors(unified), same = model_tensors(dense);
+  ASSERT_EQ(tensors.size(), same.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(tensors[i].name, same[i].name);
+    EXPECT_EQ(tensors[i].shape, same[i].shape) << tensors[i].name;
+  }
+  json& text = config["text_config"];
+  for (const char* key : {"hidden_size_per_layer_input", "sliding_window", "max_position_embeddings"}) text.erase(key);
+  const ModelConfig defaults = parsed(config);
+  EXPECT_EQ(defaults.window, unified.window);
+  EXPECT_EQ(defaults.context, unified.context);
+  config.erase("architectures");
+  EXPECT_EQ(parsed(config).layers, 48);
+  text["enable_moe_block"] = true;
+  const auto refused = parse_hf_config(config, "config.json");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("enable_moe_block"), std::string::npos) << refused.error().message();
+  for (const char* name : {"model.vision_embedder.patch_dense.weight", "model.embed_vision.embedding_projection.weight",
+                           "model.embed_audio.embedding_projection.weight"}) {
+    const auto unneeded = why_not_used(name, unified.quantization);
+    ASSERT_TRUE(unneeded.has_value()) << name;
+    EXPECT_STREQ(unneeded->why, "only text is read");
+  }
+}
+
 TEST(Gemma4Config, dense_sizes_have_no_experts) {
   json config = bundled("gemma-4-26b-a4b");
   config["text_config"]["enable_moe_block"] = false;

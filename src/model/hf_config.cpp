@@ -33,6 +33,8 @@ constexpr Family kFamilies[] = {
     {"GptOssForCausalLM", "gpt_oss", Architecture::kGptOss, 8, 64, 131072, 128, -1, -1},
     {"Gemma4ForConditionalGeneration", "gemma4", Architecture::kGemma4, 4, 256, 131072, 512, 2, 1},
     {"Gemma4ForCausalLM", "gemma4_text", Architecture::kGemma4, 4, 256, 131072, 512, 2, 1},
+    {"Gemma4UnifiedForConditionalGeneration", "gemma4_unified", Architecture::kGemma4, 4, 256, 262144, 1024, 2, 1},
+    {"Gemma4UnifiedForCausalLM", "gemma4_unified_text", Architecture::kGemma4, 4, 256, 262144, 1024, 2, 1},
     {"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", Architecture::kQwen35Moe, 2, 256, 32768, 0, -1, -1},
     {"Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", Architecture::kQwen35Moe, 2, 256, 32768, 0, -1, -1},
     {"Qwen3_5ForConditionalGeneration", "qwen3_5", Architecture::kQwen35, 4, 256, 32768, 0, -1, -1},
@@ -251,12 +253,22 @@ void read_gemma(ConfigFields& fields, ModelConfig* config) {
   }
 }
 
-// What of Gemma 4's smaller sizes nothing here computes.
-void refuse_gemma4_parts(ConfigFields& fields) {
+// Gemma 4's dense class without encoders: pixels and samples go straight into the text's layers, which are the others'.
+bool is_gemma4_unified(const Family& family) {
+  return std::string_view(family.model_type).starts_with("gemma4_unified");
+}
+
+// What of Gemma 4's smaller sizes nothing here computes, and what the unified class lacks.
+void refuse_gemma4_parts(ConfigFields& fields, const Family& family) {
+  const bool unified = is_gemma4_unified(family);
   const auto refuse = [&](const char* key) {
     fields.fault(StatusCode::kUnsupported, std::string(key) + " is not supported");
   };
-  if (fields.integer_or("hidden_size_per_layer_input", 256, 0, 1 << 16) > 0) refuse("hidden_size_per_layer_input");
+  const int64_t per_layer = unified ? 0 : 256;
+  if (fields.integer_or("hidden_size_per_layer_input", per_layer, 0, 1 << 16) > 0) {
+    refuse("hidden_size_per_layer_input");
+  }
+  if (unified && fields.flag_or("enable_moe_block", false)) refuse("enable_moe_block");
   if (fields.integer_or("num_kv_shared_layers", 0, 0, 1000) > 0) refuse("num_kv_shared_layers");
   if (fields.flag_or("use_double_wide_mlp", false)) refuse("use_double_wide_mlp");
   if (fields.text_or("use_bidirectional_attention", "vision") != "vision") refuse("use_bidirectional_attention");
@@ -272,8 +284,8 @@ void read_gemma4_heads(ConfigFields& fields, ModelConfig* config) {
   config->full.kv_heads = static_cast<int32_t>(heads);
 }
 
-void read_gemma4(ConfigFields& fields, ModelConfig* config) {
-  refuse_gemma4_parts(fields);
+void read_gemma4(ConfigFields& fields, const Family& family, ModelConfig* config) {
+  refuse_gemma4_parts(fields, family);
   config->qk_norm = config->v_norm = config->post_norms = config->layer_scalar = true;
   config->attention_scale = 1.0f;
   config->final_softcap = static_cast<float>(fields.number_or("final_logit_softcapping", 0, 0, 1e6));
@@ -354,7 +366,7 @@ Expected<ModelConfig> parse_hf_config(const nlohmann::json& json, const std::str
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(config.head_dim));
   config.qk_norm = family->architecture == Architecture::kQwen3;
   if (gemma) read_gemma(fields, &config);
-  if (gemma4) read_gemma4(fields, &config);
+  if (gemma4) read_gemma4(fields, *family, &config);
   if (family->architecture == Architecture::kGptOss) read_gpt_oss(fields, &config);
   if (is_qwen35(family->architecture)) read_qwen35(fields, &config);
   if (config.quantization.mxfp4 && config.experts == 0) {

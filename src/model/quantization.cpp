@@ -304,8 +304,9 @@ std::vector<float> expand_scales(ScaleLayout layout, const std::vector<float>& s
 
 std::optional<UnneededTensor> why_not_used(std::string_view name, const Quantization& quantization) {
   for (const std::string_view prefix :
-       {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio.", "model.visual.",
-        "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector."}) {
+       {"model.vision_tower.", "model.vision_embedder.", "model.embed_vision.", "model.audio_tower.",
+        "model.embed_audio.", "model.visual.", "model.multi_modal_projector.", "vision_tower.",
+        "multi_modal_projector."}) {
     if (name.starts_with(prefix)) return UnneededTensor{std::string(prefix) + "*", "only text is read"};
   }
   if (name.starts_with("mtp.")) return UnneededTensor{"mtp.*", "tokens are made one at a time"};

@@ -36,7 +36,7 @@ inline constexpr const char* kGoldenFp8[] = {"fp8_channel", "fp8_block", "fp8_te
 inline constexpr const char* kGoldenMoe[] = {"gpt_oss_bf16", "gpt_oss", "gguf_gpt_oss"};
 // Gemma 4: mixtures and dense, in bf16, NVFP4 and 8-bit floats (tools/make_tiny_gemma4.py).
 inline constexpr const char* kGoldenGemma4[] = {"gemma4",       "gemma4_nvfp4", "gemma4_nvfp4_all",
-                                                "gemma4_fp8", "gemma4_dense", "gemma4_dense_nvfp4"};
+                                                "gemma4_fp8", "gemma4_dense", "gemma4_dense_nvfp4", "gemma4_unified"};
 // Linear attention; as mixtures in bf16, FP8 by block, and FP8 with NVFP4, and dense (tools/make_tiny_qwen3_5.py).
 inline constexpr const char* kGoldenRecurrent[] = {"qwen3_5_moe", "qwen3_5_moe_fp8", "qwen3_5_moe_nvfp4", "qwen3_5"};
 // GGUF files with quantised weights: logits are those of the dequantised values (tools/make_tiny_gguf.py).
