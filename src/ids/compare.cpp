@@ -145,12 +145,19 @@ uint64_t cached_of_edges(const std::vector<Request>& requests, const KvIndexConf
   return tokens;
 }
 
+// Why nobody can be preempted, or "": rows grow out of a pool of kCrowdPool tokens alone, and of none whose layers all have windows.
+std::string no_crowd(const MemoryPlan& memory) {
+  if (memory.kv.groups[0].window > 0) return "no row grows for long: every layer has a window";
+  const int32_t needed = memory.kv.block_size / 2 + kCrowd + kCrowdTokens;
+  if (memory.context_length < needed) return "rows cannot grow to " + std::to_string(needed) + " tokens: --context-length is less";
+  return "";
+}
+
 std::vector<Request> crowd_requests(const IdsOptions& options, const MemoryPlan& memory) {
   std::vector<Request> requests;
+  if (!no_crowd(memory).empty()) return requests;
   for (int32_t i = 0; i < kCrowd; ++i) {
-    const int32_t prompt_len = memory.kv.block_size / 2 + i;
-    requests.push_back(random_request(options, memory.step.vocab, prompt_len,
-                                      std::min(kCrowdTokens, memory.context_length - prompt_len)));
+    requests.push_back(random_request(options, memory.step.vocab, memory.kv.block_size / 2 + i, kCrowdTokens));
   }
   return requests;
 }
@@ -224,6 +231,7 @@ bool compare_path(EngineClient& client, StepLog& log, const Path& path, const Sa
 Expected<bool> run_compare(const IdsOptions& options) {
   Questions given, edges, crowd;
   KvIndexConfig kv;
+  std::string without_crowd;
   int32_t longest = 1;
   {
     // The ids need the vocabulary, and the reference's chunk their lengths: described first, loaded then.
@@ -234,7 +242,7 @@ Expected<bool> run_compare(const IdsOptions& options) {
     given.requests = std::move(*made);
     edges.requests = edge_requests(options, report->memory);
     crowd.requests = crowd_requests(options, report->memory);
-    kv = report->memory.kv;
+    kv = report->memory.kv, without_crowd = no_crowd(report->memory);
     for (Questions* questions : {&given, &edges, &crowd}) {
       for (Request& request : questions->requests) {
         request.sampling.num_top_logprobs = 2;
@@ -261,6 +269,11 @@ Expected<bool> run_compare(const IdsOptions& options) {
   const SameAnswerOptions same{.tolerance = options.tolerance, .max_forced_share = options.max_forced, .max_outside_share = options.max_outside};
   bool all_same = true;
   for (EngineCase& engine : engines(options.setup, kv, given, edges, crowd)) {
+    const Path& first = engine.paths.front();
+    if (first.questions->requests.empty()) {
+      std::printf("%-16s cannot be: %s\n", first.name, first.questions == &crowd ? without_crowd.c_str() : "the context is too short");
+      continue;
+    }
     StepLog log(kLoggedSteps);
     engine.setup.engine.log = &log;
     auto client = EngineClient::create(engine.setup);
