@@ -514,6 +514,7 @@ int decode_ctas_of(int head_dim) {
 
 template <bool FP8>
 cudaError_t launch_decode(const DecodeParams& p, int ctas, cudaStream_t stream) {
+  if (p.helped_ctas > 0) return cudaErrorInvalidValue;  // these CTAs start with the chunk of their index: none comes late
   by_head_dim(p.head_dim, [&]<int D>() {
     using C = Config<D, true, FP8>;
     decode_kernel<D, FP8><<<ctas, C::kThreads, C::kSharedBytes, stream>>>(p);

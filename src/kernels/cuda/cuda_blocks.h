@@ -58,7 +58,7 @@ class CudaBlocks {
   // Whether group g's decode and extend attention run side by side in this step; decode then leaves extend room.
   bool beside(const StepShape& step, int g) const {
     return step.num_decode_rows > 0 && !step.decode_only() &&
-           step.extend_tiles[g] * shape_->groups[g].kv_heads >= shape_->groups[g].mixed.beside_tiles;
+           step.extend_tiles[g] * shape_->groups[g].kv_heads >= std::max(1, shape_->groups[g].mixed.beside_tiles);
   }
   DecodeTuning decode_tuning(const StepShape& step, int g) const {
     DecodeTuning tuning = shape_->groups[g].decode;
