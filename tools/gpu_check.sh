@@ -115,7 +115,7 @@ else
       *_moe*) bounds=(--tolerance 0.3 --max-forced 0.04) ;;
       # A state carries every rounding of a prompt on; checkpoints to start from lie 128 tokens apart or more.
       *qwen3_5) bounds=(--max-forced 0.05 --max-outside 0.01) ;;
-      */qwen3) bounds=(--context-length 512) ;;  # made for 128 tokens: too few to outgrow the blocks of a row
+      */qwen3 | *gguf_qwen3*) bounds=(--context-length 512) ;;  # made for 128 tokens: too few to outgrow the blocks of a row
     esac
     length=100
     [[ $model == *qwen3_5* ]] && length=400

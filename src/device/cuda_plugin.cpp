@@ -20,6 +20,8 @@ std::string beside_executable() {
 Expected<const CudaPlugin*> load(uint64_t abi) {
   // Kernels are loaded with the library's context, not when a step first launches them: that would block it (hazard 7).
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  // Two long mixed steps are more launches than a queue of usual size holds: the engine thread then waited in a launch, up to 25 ms.
+  setenv("CUDA_SCALE_LAUNCH_QUEUES", "4x", 0);
   const std::string beside = beside_executable();
   void* library = dlopen(beside.empty() ? kCudaPluginFile : beside.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {
