@@ -119,13 +119,15 @@ Request random_request(const IdsOptions& options, int64_t vocab, int32_t prompt_
   return request;
 }
 
-// Prefixes that end one before, at and one behind a block, a chunk, two blocks (where recurrent states are kept) and each window.
+// Prefixes that end one before, at and one behind a block, two blocks (where recurrent states are kept), and a chunk and each window
+// behind those, so that all but the first have cached blocks.
 std::vector<Request> edge_requests(const IdsOptions& options, const MemoryPlan& memory) {
   std::set<int32_t> lengths;
   const auto around = [&](int32_t length) { lengths.insert({length - 1, length, length + 1}); };
-  around(memory.kv.block_size), around(2 * memory.kv.block_size), around(kSmallChunk);
+  const int32_t two_blocks = 2 * memory.kv.block_size;
+  around(memory.kv.block_size), around(two_blocks), around(two_blocks + kSmallChunk);
   for (const auto& group : memory.kv.groups) {
-    if (group.window > 1) around(group.window);
+    if (group.window > 1) around(two_blocks + group.window);
   }
   std::vector<Request> requests;
   for (const int32_t length : lengths) {

@@ -70,7 +70,7 @@ void add_work_flags(CLI::App& app, IdsOptions& o) {
   app.add_flag("--stats", o.stats, "a table: speed, steps, idle time, contracts");
   app.add_option("--trace", o.trace, "writes a trace for Perfetto or chrome://tracing")->option_text("FILE");
   app.add_flag("--compare", o.compare,
-               "the same prompts alone, batched, mixed, chunked, cached, overlap off: the same answers?");
+               "the same prompts alone, batched, mixed, chunked, cached, overlap off, and others cached at edges and preempted: the same answers?");
   app.add_flag("--contracts", o.contracts, "--prompts rows in steady state: does anything wait, allocate or load?");
   app.add_option("--contract-steps", o.contract_steps, "decode steps of --contracts without arrivals (default 10000)")
       ->check(CLI::Range(64, 1 << 20));
@@ -130,6 +130,7 @@ std::string without_effect(const CLI::App& app, const IdsOptions& o) {
     if (condition) unused.insert(unused.end(), flags);
   };
   add(!o.compare, {"--tolerance", "--max-forced", "--max-outside", "--reference"});
+  add(o.compare, {"--no-prefix-cache"});
   add(!o.contracts, {"--contract-steps"});
   add(o.bench_contexts.empty(), {"--batch", "--per-op"});
   add(!o.bench_contexts.empty(), {"--concurrency", "--arrivals", "--trace", "--stats", "--print-ids", "--prompt-file", "--prompts", "--prompt-len",
@@ -174,6 +175,8 @@ Expected<std::optional<IdsOptions>> parse_ids_options(int argc, char** argv) {
     if (std::isnan(value)) return fail(StatusCode::kInvalidArgument, "nan is no value of a flag");
   }
   if (o.tune && over.device == "cpu") return fail(StatusCode::kInvalidArgument, "--tune is of a GPU: leave --device cpu out");
+  if (o.compare && o.setup.mixed == MixedMode::kOff)
+    return fail(StatusCode::kInvalidArgument, "--compare goes mixed ways, and off as one of them: leave --mixed off out");
   if (o.compare && o.temperature > 0)
     return fail(StatusCode::kInvalidArgument, "--compare is greedy: leave --temperature out");
   if (o.cpu_reference && o.setup.dummy_weights)

@@ -130,12 +130,13 @@ TensorFault check_parameter(const Checkpoint& checkpoint, const Quantization& qu
 
 bool is_quantised(Format format) { return format == Format::kNVFP4 || format == Format::kF8E4M3; }
 
-// Schemes quantise matrices of one input together: where one is and another, which no exception names, is not, a writer
+// Schemes quantise the matrices of a branch together: where one is and another, which no exception names, is not, a writer
 // stopped half-way. Returns what is wrong, or "".
 std::string half_quantised(const Quantization& quantization, const std::map<std::string, Format>& matrices) {
   const std::vector<std::vector<std::string>> together = {
-      {"q_proj.weight", "k_proj.weight", "v_proj.weight"}, {"gate_proj.weight", "up_proj.weight"},
-      {"in_proj_qkv.weight", "in_proj_z.weight"}};
+      {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"},
+      {"gate_proj.weight", "up_proj.weight", "down_proj.weight"},
+      {"in_proj_qkv.weight", "in_proj_z.weight", "out_proj.weight"}};
   for (const auto& [name, format] : matrices) {
     if (is_quantised(format) || planned_format(quantization, name) == Format::kBF16) continue;
     const size_t at = name.rfind('.', name.rfind('.') - 1) + 1;

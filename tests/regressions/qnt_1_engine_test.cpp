@@ -305,6 +305,43 @@ TEST_F(Qnt1, a_layer_whose_experts_are_half_quantised_ends_the_load) {
   expect_refused(kUpRead, "is BF16, though expert 0's is NVFP4");
 }
 
+// Each matrix of a branch beside its siblings, which are quantised.
+TEST_F(Qnt1, a_branch_that_is_half_quantised_ends_the_load) {
+  struct Half {
+    const char *golden, *prefix, *module;
+    std::vector<const char*> scales;
+    int64_t values_a_byte;
+  };
+  const std::vector<const char*> modelopt = {".weight_scale", ".weight_scale_2", ".input_scale"};
+  for (const Half& half : {Half{"gemma4_nvfp4_all", "language_model.model.", "layers.0.self_attn.o_proj", modelopt, 2},
+                           Half{"gemma4_nvfp4_all", "language_model.model.", "layers.0.mlp.down_proj", modelopt, 2},
+                           Half{"gemma4_fp8", "model.language_model.", "layers.1.self_attn.o_proj", {".weight_scale"}, 1}}) {
+    SCOPED_TRACE(half.module);
+    open(half.golden);
+    const std::string module = std::string(half.prefix) + half.module;
+    Tensor& stored = tensors_.at(module + ".weight");
+    stored.dtype = "BF16", stored.shape[1] *= half.values_a_byte;
+    stored.data.resize(stored.data.size() * 2 * static_cast<size_t>(half.values_a_byte), '\0');
+    for (const char* scale : half.scales) tensors_.erase(module + scale);
+    expect_refused(std::string("model.") + half.module + ".weight is BF16", "quantization_config does not exempt it");
+  }
+  open("gemma4_nvfp4");
+  std::vector<std::string> downs;
+  for (const auto& [name, tensor] : tensors_) {
+    if (name.starts_with(kLanguage + "layers.0.experts.") && name.ends_with("down_proj.weight")) downs.push_back(name);
+  }
+  ASSERT_GT(downs.size(), 1u);
+  for (const std::string& name : downs) {
+    Tensor& stored = tensors_.at(name);
+    stored.dtype = "BF16", stored.shape[1] *= 2;
+    stored.data.resize(stored.data.size() * 4, '\0');
+    tensors_.erase(name + "_scale"), tensors_.erase(name + "_scale_2");
+    const std::string input_scale = name.substr(0, name.rfind(".weight")) + ".input_scale";
+    tensors_.erase(input_scale);
+  }
+  expect_refused("model.layers.0.experts.0.down_proj.weight is BF16", "quantization_config does not exempt it");
+}
+
 // ModelOpt's mixtures list what they quantise, module by module.
 TEST_F(Qnt1, a_listed_module_that_is_stored_in_16_bits_ends_the_load) {
   const auto widen = [&](const std::string& module, int64_t values_a_byte) {
@@ -329,13 +366,14 @@ TEST_F(Qnt1, a_listed_module_that_is_stored_in_16_bits_ends_the_load) {
   widen("lm_head", 2);
   expect_refused("tensor lm_head.weight is BF16", "though quantized_layers lists lm_head");
 
-  // An entry for many is kept if any of them is quantised, whatever lies beside.
+  // An entry for many is kept if any of them is quantised; within a branch all are.
   open("qwen3_5_moe_nvfp4");
   json& listed = config_["quantization_config"]["quantized_layers"];
   for (const char* part : {"q_proj", "k_proj", "v_proj", "o_proj"}) listed.erase(attention + part);
-  listed[kLanguage + "layers.*.self_attn"] = {{"quant_algo", "FP8"}};
-  widen(attention + "o_proj", 1);
+  listed[kLanguage + "layers.*.self_attn*"] = {{"quant_algo", "FP8"}};
   EXPECT_EQ(load(), "");
+  widen(attention + "o_proj", 1);
+  expect_refused("model.layers.1.self_attn.o_proj.weight is BF16", "quantization_config does not exempt it");
 
   // Experts as the unquantised model has them.
   open("qwen3_5_moe_nvfp4");
