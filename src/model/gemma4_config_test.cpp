@@ -77,6 +77,7 @@ TEST(Gemma4Config, parts_of_other_sizes_are_refused_by_name) {
   };
   EXPECT_TRUE(refused("hidden_size_per_layer_input", 256));
   EXPECT_TRUE(refused("num_kv_shared_layers", 10));
+  EXPECT_TRUE(refused("per_layer_config", json::array({{{"head_dim", 512}}})));
   EXPECT_TRUE(refused("use_double_wide_mlp", true));
   EXPECT_TRUE(refused("use_bidirectional_attention", "all"));
   EXPECT_FALSE(refused("use_bidirectional_attention", "vision"));

@@ -269,6 +269,7 @@ void refuse_gemma4_parts(ConfigFields& fields, const Family& family) {
     refuse("hidden_size_per_layer_input");
   }
   if (unified && fields.flag_or("enable_moe_block", false)) refuse("enable_moe_block");
+  if (fields.has("per_layer_config")) refuse("per_layer_config");  // a newer spelling of head and KV sizes: not read, so not guessed
   if (fields.integer_or("num_kv_shared_layers", 0, 0, 1000) > 0) refuse("num_kv_shared_layers");
   if (fields.flag_or("use_double_wide_mlp", false)) refuse("use_double_wide_mlp");
   if (fields.text_or("use_bidirectional_attention", "vision") != "vision") refuse("use_bidirectional_attention");
