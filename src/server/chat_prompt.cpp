@@ -74,6 +74,10 @@ ApiExpected<ChatPrompt> render_chat(const ServedModel& model, const ChatRequest&
     return bad_field("tools", "tools: this model's chat template leaves one out of this conversation",
                      "unsupported_content");
   }
+  if (lost.call) {
+    return bad_field("messages", "messages: this model's chat template leaves out a function's call of an earlier answer",
+                     "unsupported_content");
+  }
   if (lost.message) {
     const std::string role = input.messages[*lost.message]["role"];
     return bad_field("messages",

@@ -1,3 +1,4 @@
+#include <charconv>
 #include <exception>
 
 #include "base/test_fault.h"
@@ -201,6 +202,13 @@ void HttpServer::Impl::models(const Exchange& exchange, const HttpRequest& reque
   }
   Json data = Json::array({entry});
   const Query asked(request.query);
+  if (const auto limit = asked.find("limit")) {
+    int count = 0;
+    const auto read = std::from_chars(limit->data(), limit->data() + limit->size(), count);
+    if (read.ec != std::errc() || read.ptr != limit->data() + limit->size() || count < 1 || count > 1000) {
+      return send(exchange, to_response({400, "limit is a whole number from 1 to 1000", "limit", "invalid_value"}));
+    }
+  }
   for (const char* name : {"after_id", "before_id"}) {
     const auto id = asked.find(name);
     if (id && *id != served->name) {

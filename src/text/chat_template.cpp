@@ -30,6 +30,10 @@ std::string mark(size_t message) { return "probe" + std::to_string(message) + ".
 // A name as a tool may have it, of no other tool and in no message.
 std::string tool_mark(size_t tool) { return "probe_tool_" + std::to_string(tool) + "_"; }
 
+std::string call_mark(size_t message, size_t call) {
+  return "probe_call_" + std::to_string(message) + "_" + std::to_string(call) + "_";
+}
+
 OrderedJson probe_tools() {
   const OrderedJson parameters = {{"type", "object"}, {"properties", OrderedJson::object()}};
   const OrderedJson function = {{"name", "probe"}, {"description", ""}, {"parameters", parameters}};
@@ -95,8 +99,16 @@ bool ChatTemplate::writes(std::string_view roles) const {
 LeftOut ChatTemplate::left_out(const ChatInput& input) const {
   ChatInput marked = input;
   std::vector<size_t> places;
+  std::vector<std::pair<size_t, size_t>> called;
   for (size_t i = 0; i < marked.messages.size(); ++i) {
     OrderedJson& message = marked.messages[i];
+    if (message.contains("tool_calls")) {
+      OrderedJson& calls = message["tool_calls"];
+      for (size_t k = 0; k < calls.size(); ++k) {
+        calls[k]["function"]["name"] = call_mark(i, k);
+        called.emplace_back(i, k);
+      }
+    }
     OrderedJson& content = message["content"];
     if (!writes_chats_ || message["role"] == "assistant" || !content.is_string() || content == "") continue;
     content = mark(i);
@@ -109,6 +121,9 @@ LeftOut ChatTemplate::left_out(const ChatInput& input) const {
   const auto is_lost = [&](const std::string& what) { return text->find(what) == std::string::npos; };
   for (const size_t i : places) {
     if (!out.message && is_lost(mark(i))) out.message = i;
+  }
+  for (const auto& [i, k] : called) {
+    if (!out.call && is_lost(call_mark(i, k))) out.call = i;
   }
   for (size_t i = 0; i < marked.tools.size() && !out.tool; ++i) out.tool = is_lost(tool_mark(i));
   return out;

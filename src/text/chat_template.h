@@ -53,6 +53,7 @@ struct TemplateHabits {
 // What does not come in a conversation's prompt.
 struct LeftOut {
   std::optional<size_t> message;  // the first of system, user or tool of whose text that is so
+  std::optional<size_t> call;     // the first message with a function's call of whose name that is so
   bool tool = false;              // one of the functions that are offered
 };
 

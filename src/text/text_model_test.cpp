@@ -142,6 +142,10 @@ TEST_F(TextModelTest, tools_that_a_template_leaves_out_are_found) {
   EXPECT_FALSE(without->habits().tools);
   EXPECT_TRUE(without->left_out({.messages = {user}, .tools = tools}).tool);
   EXPECT_FALSE(without->left_out({.messages = {user}}).tool) << "none are offered";
+  const OrderedJson call = {{"id", "abcDEF123"}, {"type", "function"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+  const OrderedJson calls = {{"role", "assistant"}, {"content", ""}, {"tool_calls", OrderedJson::array({call, call})}};
+  EXPECT_EQ(without->left_out({.messages = {user, calls, user}}).call, 1u);
+  EXPECT_FALSE(without->left_out({.messages = {user}}).call);
   const std::string names = "{% for t in tools %}{{ t.function.name }} {% endfor %}";
   EXPECT_TRUE(load_template(names + texts)->habits().tools);
   EXPECT_TRUE(load_template(names + "{{ messages[-1].content }}")->habits().tools) << "not a conversation";

@@ -97,7 +97,9 @@ ScriptedText make_scripted_text(const Scripts& scripts) {
   add_token("<|im_start|>");
   out.eos = add_token("<|im_end|>");
   std::string source =  // note: a variable
-      "{%- if note %}{%- endif %}{%- for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{%- set c = messages[-1].content %}";
+      "{%- if note %}{%- endif %}{%- for tool in tools or [] %}{{ tool.function.name }} {% endfor %}"
+      "{%- for m in messages %}{%- for call in m.tool_calls or [] %}{{ call.function.name }} {% endfor %}{%- endfor %}"
+      "{%- set c = messages[-1].content %}";
   for (const auto& [name, ids] : steps) {
     TokenId current = add_token("<|s:" + name + "|>");
     for (const TokenId id : ids) {

@@ -90,6 +90,10 @@ TEST(Server, models_in_anthropics_form_for_its_clients) {
   EXPECT_EQ(model["id"], "m");
   EXPECT_EQ(model["max_input_tokens"], 511);
   EXPECT_FALSE(model.contains("object"));
+  EXPECT_EQ(get("/v1/models?limit=1000")["data"].size(), 1u);
+  for (const char* limit : {"0", "1001", "-1", "two", ""}) {
+    EXPECT_EQ(get(std::string("/v1/models?limit=") + limit)["error"]["type"], "invalid_request_error") << limit;
+  }
   const Json beyond = get("/v1/models?after_id=m");
   EXPECT_EQ(beyond["data"], Json::array());
   EXPECT_EQ(beyond["first_id"], nullptr);
