@@ -135,13 +135,16 @@ int read_structured_outputs(FieldReader& fields, AnswerForm& out) {
   }
   FieldReader inner(*value, "structured_outputs.");
   int count = 0;
+  bool asked = false;
   for (const char* kind : {"json", "json_object", "regex", "choice", "grammar"}) {
+    asked = asked || inner.get(kind) != nullptr;
     if (!read_constraint(inner, kind, kind, out.body)) continue;
     out.field = std::string("structured_outputs.") + kind;
     ++count;
   }
   inner.refuse_unknown();
   if (!inner.ok()) fields.adopt(*inner.error());
+  if (inner.ok() && !asked) fields.set_error("structured_outputs", "holds none of json, json_object, regex, choice, grammar");
   return count;
 }
 

@@ -286,6 +286,8 @@ TEST(OpenaiRequest, faults_of_forms_name_the_path) {
   EXPECT_EQ(schema(R"({"name":"n","schema":{"description":")" + std::string(300 << 10, 'x') + R"("}})"),
             "response_format.json_schema.schema");
   EXPECT_EQ(error(R"("structured_outputs":[])"), "structured_outputs");
+  EXPECT_EQ(error(R"("structured_outputs":{})"), "structured_outputs") << "what was meant got lost";
+  EXPECT_EQ(error(R"("structured_outputs":{"choice":null})"), "structured_outputs");
   EXPECT_EQ(error(R"("structured_outputs":{"structural_tag":"x"})"), "structured_outputs.structural_tag");
   EXPECT_EQ(error(R"("structured_outputs":{"regex":""})"), "structured_outputs.regex");
   EXPECT_EQ(error(R"("structured_outputs":{"choice":[]})"), "structured_outputs.choice");
